@@ -1,0 +1,9 @@
+"""Errors that a user can put right: one line that says what is wrong and what would be right."""
+
+
+class UsageError(ValueError):
+    """A setting, file or argument is wrong. The command line prints the message and exits with code 2."""
+
+
+class QuorumError(RuntimeError):
+    """Too few clients answered an exchange. The last checkpoint is intact and the run can be resumed."""
