@@ -1,0 +1,146 @@
+"""The one interface that every architecture is used through, and the pieces the builders share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class VisionModel(nn.Module):
+    """An image classifier in three parts: images → feature map → features → logits.
+
+    Args:
+        name: the name it was built from, such as ``resnet10@16``.
+        trunk: B×3×H×W images → B×map_dim×h×w, the last map that still has positions.
+        neck: that map → B×feature_dim.
+        head: features → B×num_classes; dropout that belongs to the classifier is here.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        trunk: nn.Module,
+        neck: nn.Module,
+        head: nn.Module,
+        *,
+        map_dim: int,
+        feature_dim: int,
+        num_classes: int,
+    ) -> None:
+        super().__init__()
+        self.name = name
+        self.map_dim = map_dim
+        self.feature_dim = feature_dim
+        self.num_classes = num_classes
+        self.trunk = trunk
+        self.neck = neck
+        self.head = head
+
+    def feature_map(self, x: Tensor) -> Tensor:
+        """The last spatial map, before pooling: B×3×H×W → B×map_dim×h×w."""
+        return self.trunk(x)
+
+    def features(self, x: Tensor) -> Tensor:
+        """What the classifier sees, h: B×3×H×W → B×feature_dim."""
+        return self.neck(self.trunk(x))
+
+    def classify(self, h: Tensor) -> Tensor:
+        """Features to logits: B×feature_dim → B×num_classes. ``h`` is not changed."""
+        return self.head(h)
+
+    def both(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Features and logits (h, z) in one pass, so BatchNorm statistics move once."""
+        h = self.features(x)
+        return h, self.classify(h)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits: B×3×H×W → B×num_classes."""
+        return self.classify(self.features(x))
+
+    def extra_repr(self) -> str:
+        return f"{self.name}, map_dim={self.map_dim}, feature_dim={self.feature_dim}"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a builder returns; the arguments of :class:`VisionModel` that depend on the architecture."""
+
+    trunk: nn.Module
+    neck: nn.Module
+    head: nn.Module
+    map_dim: int
+    feature_dim: int
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a builder is given.
+
+    Attributes:
+        width: the number after ``@``, or the architecture's own.
+        num_classes: length of the logits.
+        image_size: side of the square input images.
+    """
+
+    width: float
+    num_classes: int
+    image_size: int
+
+    @property
+    def base_width(self) -> int:
+        """The width where it counts channels."""
+        return int(self.width)
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """One built-in name.
+
+    Attributes:
+        summary: one line for ``fedchoir list models``.
+        assemble: makes the parts.
+        width: the default of the number after ``@``: an ``int`` counts channels (the base width), a ``float``
+            multiplies all channel counts, ``None`` means that there is nothing to narrow.
+    """
+
+    summary: str
+    assemble: Callable[[Spec], Parts]
+    width: int | float | None
+
+
+class GridPool(nn.Module):
+    """Average a B×C×h×w map into ``side``×``side`` cells and flatten to B×(C·side²).
+
+    A map that already has that size is only flattened, so at the size a model is made for nothing is averaged
+    (and the backward pass stays deterministic on CUDA). The choice depends on shapes alone.
+    """
+
+    def __init__(self, side: int) -> None:
+        super().__init__()
+        self.side = side
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[-2:] != (self.side, self.side):
+            x = F.adaptive_avg_pool2d(x, self.side)
+        return x.flatten(1)
+
+
+def global_pool() -> nn.Module:
+    """Mean over all positions: B×C×h×w → B×C."""
+    return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(1))
+
+
+def conv_bn_relu(inputs: int, outputs: int, kernel: int = 3, stride: int = 1) -> nn.Sequential:
+    """Convolution that keeps the size (at stride 1), BatchNorm, ReLU."""
+    convolution = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
+    return nn.Sequential(convolution, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True))
+
+
+def init_kaiming(module: nn.Module) -> None:
+    """He et al.'s normal initialisation of every convolution (fan out); other layers keep PyTorch's own."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Conv2d):
+            nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")

@@ -1,0 +1,75 @@
+"""GoogLeNet (Szegedy et al., CVPR 2015) from torchvision's Inception blocks, fitted to 32×32 images.
+
+The stem's 7×7 convolution becomes 3×3 at stride 1 and its first max-pooling goes: total stride 8, not 32.
+No auxiliary heads, no input transform. ``@WIDTH`` multiplies every channel count (at least 1 remains).
+"""
+
+from __future__ import annotations
+
+from torch import nn
+from torchvision.models.googlenet import BasicConv2d, Inception
+
+from fedchoir.models.base import Architecture, Parts, Spec, global_pool
+
+# Output channels of the branches: 1×1 | 1×1, 3×3 | 1×1, second 3×3 | after pooling. None halves the side.
+_BLOCKS: tuple[tuple[int, ...] | None, ...] = (
+    None,
+    (64, 96, 128, 16, 32, 32),
+    (128, 128, 192, 32, 96, 64),
+    None,
+    (192, 96, 208, 16, 48, 64),
+    (160, 112, 224, 24, 64, 64),
+    (128, 128, 256, 24, 64, 64),
+    (112, 144, 288, 32, 64, 64),
+    (256, 160, 320, 32, 128, 128),
+    None,
+    (256, 160, 320, 32, 128, 128),
+    (384, 192, 384, 48, 128, 128),
+)
+
+
+def _scaled(channels: int, multiplier: float) -> int:
+    return max(1, round(channels * multiplier))
+
+
+def _inception(inputs: int, branches: tuple[int, ...], multiplier: float) -> tuple[Inception, int]:
+    """One block and the number of channels it puts out."""
+    widths = [_scaled(width, multiplier) for width in branches]
+    one, _, three, _, five, pooled = widths
+    return Inception(inputs, *widths), one + three + five + pooled
+
+
+def _init(module: nn.Module) -> None:
+    """torchvision's initialisation: normal with deviation 0.01, cut at ±2."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            nn.init.trunc_normal_(layer.weight, std=0.01, a=-2, b=2)
+
+
+def _googlenet(spec: Spec) -> Parts:
+    first, width = _scaled(64, spec.width), _scaled(192, spec.width)
+    layers: list[nn.Module] = [
+        BasicConv2d(3, first, kernel_size=3, padding=1),
+        BasicConv2d(first, first, kernel_size=1),
+        BasicConv2d(first, width, kernel_size=3, padding=1),
+    ]
+    for branches in _BLOCKS:
+        if branches is None:
+            layers.append(nn.MaxPool2d(3, stride=2, ceil_mode=True))
+        else:
+            block, width = _inception(width, branches, spec.width)
+            layers.append(block)
+    trunk = nn.Sequential(*layers)
+    head = nn.Sequential(nn.Dropout(0.2), nn.Linear(width, spec.num_classes))
+    _init(trunk)
+    _init(head)
+    return Parts(trunk, global_pool(), head, map_dim=width, feature_dim=width)
+
+
+ARCHITECTURES = {
+    "googlenet": Architecture(
+        "GoogLeNet, total stride 8 instead of 32, no auxiliary heads; @WIDTH = width multiplier (1.0)",
+        _googlenet,
+        1.0,
+    ),
+}

@@ -1,0 +1,70 @@
+"""torchvision's MobileNetV2 and EfficientNet-B0 with fewer strides, so that 32×32 images keep some positions.
+
+``@WIDTH`` is torchvision's width multiplier (channels are rounded to multiples of 8); depth never changes.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+from torchvision.models.efficientnet import EfficientNet, MBConvConfig
+from torchvision.models.mobilenetv2 import MobileNetV2
+
+from fedchoir.models.base import Architecture, Parts, Spec, global_pool
+
+# Expansion, channels, blocks, stride of each stage. Total stride 8: 32×32 → 4×4.
+_MOBILENET_V2 = [
+    [1, 16, 1, 1],
+    [6, 24, 2, 1],
+    [6, 32, 3, 2],
+    [6, 64, 4, 2],
+    [6, 96, 3, 1],
+    [6, 160, 3, 2],
+    [6, 320, 1, 1],
+]
+
+# Expansion, kernel, stride, input channels, output channels, blocks. Total stride 16: 32×32 → 2×2.
+_EFFICIENTNET_B0 = [
+    (1, 3, 1, 32, 16, 1),
+    (6, 3, 2, 16, 24, 2),
+    (6, 5, 2, 24, 40, 2),
+    (6, 3, 2, 40, 80, 3),
+    (6, 5, 1, 80, 112, 3),
+    (6, 5, 2, 112, 192, 4),
+    (6, 3, 1, 192, 320, 1),
+]
+_DROPOUT = 0.2
+
+
+def _parts(trunk: nn.Sequential, linear: nn.Linear) -> Parts:
+    """Take the stride out of the stem and put a classifier behind that leaves its input alone."""
+    stem = next(layer for layer in trunk.modules() if isinstance(layer, nn.Conv2d))
+    stem.stride = (1, 1)
+    # torchvision's own dropout may work in place, which would change the features that `both` hands out.
+    head = nn.Sequential(nn.Dropout(_DROPOUT), linear)
+    width = linear.in_features
+    return Parts(trunk, global_pool(), head, map_dim=width, feature_dim=width)
+
+
+def _mobilenet_v2(spec: Spec) -> Parts:
+    """Features stay 1280 wide for multipliers below 1, as in the paper (Sandler et al., CVPR 2018)."""
+    net = MobileNetV2(spec.num_classes, width_mult=spec.width, inverted_residual_setting=_MOBILENET_V2)
+    return _parts(net.features, net.classifier[-1])
+
+
+def _efficientnet_b0(spec: Spec) -> Parts:
+    """Features are 1280·multiplier wide. Stochastic depth (0.2) acts on the trunk in training."""
+    stages = [MBConvConfig(*stage, width_mult=spec.width) for stage in _EFFICIENTNET_B0]
+    net = EfficientNet(stages, dropout=_DROPOUT, num_classes=spec.num_classes)
+    return _parts(net.features, net.classifier[-1])
+
+
+ARCHITECTURES = {
+    "mobilenet_v2": Architecture(
+        "MobileNetV2, total stride 8 instead of 32; @WIDTH = width multiplier (1.0)", _mobilenet_v2, 1.0
+    ),
+    "efficientnet_b0": Architecture(
+        "EfficientNet-B0, total stride 16 instead of 32; @WIDTH = width multiplier (1.0)",
+        _efficientnet_b0,
+        1.0,
+    ),
+}
