@@ -12,10 +12,10 @@ from fedchoir.models.base import Architecture, GridPool, Parts, Spec, conv_bn_re
 
 
 def _vgg9(spec: Spec) -> Parts:
-    """Six 3×3 convolutions with BatchNorm, widths W·(1,2,4,4,8,8), and three linear layers, two of width 16·W.
+    """Six 3×3 convolutions with BatchNorm, widths W·(1,2,4,4,8,8), and three linear layers, two 16·W wide.
 
-    The VGG-9 of the federated literature has W = 32 and no BatchNorm; with it the network trains from scratch
-    at the learning rates of the other architectures. No dropout. 32×32 → 4×4.
+    The VGG-9 of the federated papers (W = 32) with BatchNorm added, so that it trains from scratch
+    at the learning rates of the others. No dropout. 32×32 → 4×4.
     """
     w = spec.base_width
     trunk = nn.Sequential(

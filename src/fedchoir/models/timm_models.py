@@ -70,7 +70,7 @@ def as_map(y: Tensor, *, prefix: int = 0, channels_last: bool = False) -> Tensor
 
 
 def build_timm(name: str, num_classes: int, image_size: int) -> VisionModel:
-    """``timm:NAME`` for square images of that size. Its dimensions come from one dry run without gradients."""
+    """``timm:NAME`` for square images of that size. One dry run finds its dimensions."""
     import timm  # slow to import, so only when asked for
 
     model_name = name.removeprefix(PREFIX)
