@@ -1,0 +1,105 @@
+"""Losses on correlations between columns: FCCM over logits and FedDecorr over features."""
+
+import torch
+from torch import Tensor
+
+from fedchoir.losses._common import check_choice, off_diagonal, product
+
+STANDARDISE = ("biased", "unbiased")
+_STD_FLOOR = 1e-5
+
+
+def _centre(z: Tensor) -> Tensor:
+    """Subtract each column's mean over the batch.
+
+    The first row goes off beforehand: it changes nothing in exact arithmetic, and a constant column then
+    becomes exactly 0 instead of rounding noise that the division by its own tiny std would turn into ±1.
+    """
+    shifted = z - z[:1].detach()
+    return shifted - shifted.mean(dim=0)
+
+
+def _standardise(z: Tensor, standardise: str) -> Tensor:
+    """Columns of B×C with mean 0 and std 1 over the batch."""
+    centred = _centre(z)
+    if standardise == "unbiased":
+        return centred / centred.std(dim=0)
+    # Clamped inside the root, where the derivative at 0 would be infinite; above the floor nothing changes.
+    variance = centred.square().mean(dim=0)
+    return centred / variance.clamp_min(_STD_FLOOR**2).sqrt()
+
+
+def cross_correlation(z: Tensor, z_mean: Tensor, standardise: str = "biased") -> Tensor:
+    """Cross-correlation between a client's logits and the consensus over one public batch.
+
+    FCCL+ (Huang et al., TPAMI 2023) eq. 1; FCCL (Huang et al., CVPR 2022) eq. 1:
+
+        M_uv = Σ_b ẑ_bu ẑ̄_bv / B,   ẑ = (z − mean_b z) / std_b z
+
+    Args:
+        z: the client's logits, B×C.
+        z_mean: the clients' mean logits, B×C; no gradient flows into it.
+        standardise: "biased" divides by the std of the batch itself (at least 1e-5), which is the papers'
+            unit-norm form: entries lie in [−1, 1], and a constant column gives 0. "unbiased" is the released
+            code: std with B−1 and no floor, so entries are smaller by (B−1)/B, a constant column gives NaN.
+
+    Returns:
+        C×C; row = the client's class, column = the consensus's class.
+
+    >>> z = torch.tensor([[1.0, 2.0], [2.0, 0.0], [3.0, 1.0]])
+    >>> [[round(v, 4) for v in row] for row in cross_correlation(z, z).tolist()]
+    [[1.0, -0.5], [-0.5, 1.0]]
+    """
+    check_choice("standardise", standardise, STANDARDISE)
+    own = _standardise(z, standardise)
+    consensus = _standardise(z_mean.detach(), standardise)
+    return product(own.T, consensus) / z.shape[0]
+
+
+def fccm(z: Tensor, z_mean: Tensor, off_diagonal: float = 0.0051, standardise: str = "biased") -> Tensor:
+    """Federated cross-correlation matrix loss: agree on each class, oppose different classes.
+
+    FCCL+ (Huang et al., TPAMI 2023) eq. 2; FCCL (CVPR 2022) eq. 2, with M from `cross_correlation`:
+
+        L = Σ_u (1 − M_uu)² + λ Σ_{u≠v} (1 + M_uv)²
+
+    The off-diagonal target is −1, not the 0 of Barlow Twins.
+
+    Args:
+        z: the client's logits, B×C.
+        z_mean: the clients' mean logits, B×C; no gradient flows into it.
+        off_diagonal: λ, the weight of the off-diagonal terms.
+        standardise: as in `cross_correlation`.
+
+    >>> z = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
+    >>> abs(round(fccm(z, z).item(), 5))  # two opposite classes: M is 1 on the diagonal and −1 off it
+    0.0
+    >>> round(fccm(z, z.flip(1)).item(), 4)  # 2·(1+1)² + 2·0.0051·(1+1)²
+    8.0408
+    """
+    m = cross_correlation(z, z_mean, standardise)
+    diagonal = torch.eye(m.shape[0], dtype=m.dtype, device=m.device)
+    weight = diagonal + off_diagonal * (1 - diagonal)
+    target = 2 * diagonal - 1
+    return (weight * (m - target).square()).sum()
+
+
+def decorrelation(h: Tensor) -> Tensor:
+    """FedDecorr: keep the dimensions of the features from collapsing onto each other.
+
+    FedDecorr (Shi et al., ICLR 2023) eq. 5, off the diagonal, where alone there is something to learn:
+
+        L = mean_{u≠v} K_uv²,   K = ĥᵀ ĥ / B, the d×d correlation matrix of standardised features
+
+    Args:
+        h: features, B×d.
+
+    >>> round(decorrelation(torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])).item(), 4)
+    0.0
+    >>> round(decorrelation(torch.tensor([[1.0, 2.0], [2.0, 4.0], [3.0, 6.0]])).item(), 4)
+    1.0
+    """
+    standard = _standardise(h, "biased")
+    correlation = product(standard.T, standard) / h.shape[0]
+    d = h.shape[1]
+    return off_diagonal(correlation).square().sum() / max(d * (d - 1), 1)

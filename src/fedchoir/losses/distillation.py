@@ -1,0 +1,137 @@
+"""Losses on predictions: distillation from a teacher, with and without the true class, and symmetric CE."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedchoir.losses._common import check_choice, kl, one_hot
+
+NON_TARGET_FORMS = ("masked", "renormalised")
+_LABEL_FLOOR = 1e-4
+_PREDICTION_FLOOR = 1e-7
+
+
+def kd(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """Knowledge distillation over all classes, scaled by τ² as FNTD is.
+
+    FCCL+ (Huang et al., TPAMI 2023) eq. 7-8 with the τ² of eq. 10; FCCL (CVPR 2022) eq. 4-5 and FedDF are
+    the case τ = 1, where the factor is 1. Averaged over the batch:
+
+        L = τ² Σ_u p_T^u log(p_T^u / p_S^u),   p = σ(z / τ)
+
+    τ² keeps the size of the gradient about the same at every temperature.
+
+    Args:
+        student: logits, B×C.
+        teacher: logits, B×C; no gradient flows into it.
+        temperature: τ.
+
+    >>> z = torch.tensor([[0.0, 1.0, 2.0]])
+    >>> kd(z, z, temperature=2.0).item()
+    0.0
+    >>> round(kd(torch.zeros(1, 2), torch.tensor([[0.0, 1000.0]]), 1.0).item(), 4)  # log 2
+    0.6931
+    """
+    return temperature**2 * kl(teacher / temperature, student / temperature)
+
+
+def _non_target(student: Tensor, teacher: Tensor, target: Tensor, form: str) -> Tensor:
+    """Σ_{u≠y} p_T^u log(p_T^u / p_S^u) for each of B samples; `target` is the B×C mask of the true class."""
+    check_choice("form", form, NON_TARGET_FORMS)
+    if form == "renormalised":
+        # The most negative number and not −∞: the left-out entry is then 0·0 below, and never 0·(∞ − ∞).
+        student = student.masked_fill(target, torch.finfo(student.dtype).min)
+        teacher = teacher.masked_fill(target, torch.finfo(teacher.dtype).min)
+    log_student, log_teacher = F.log_softmax(student, dim=1), F.log_softmax(teacher, dim=1)
+    terms = log_teacher.exp() * (log_teacher - log_student)
+    return terms.masked_fill(target, 0.0).sum(dim=1)
+
+
+def fntd(student: Tensor, teacher: Tensor, labels: Tensor, temperature: float = 3.0, form: str = "masked") -> Tensor:
+    """Federated non-target distillation: keep the teacher's relations between the wrong classes.
+
+    FCCL+ (Huang et al., TPAMI 2023) eq. 13 with the τ² of eq. 10, averaged over the batch:
+
+        L = τ² Σ_{u≠y} p_T^u log(p_T^u / p_S^u)
+
+    "masked" is that equation: p = σ(z / τ) over all classes, and the true class left out of the sum. It can
+    be negative, and its gradient τ (1 − p_T^y) p_S^y > 0 pushes the true logit down, although eq. 12 counts
+    it as 0. "renormalised" is FedNTD (Lee et al., NeurIPS 2022): p = σ(z / τ) over the wrong classes alone,
+    never negative, with no gradient on the true logit.
+
+    Args:
+        student: logits, B×C.
+        teacher: logits, B×C; no gradient flows into it.
+        labels: true classes, B.
+        temperature: τ.
+        form: "masked" or "renormalised".
+
+    >>> z, y = torch.tensor([[0.0, 1.0, 2.0]]), torch.tensor([2])
+    >>> fntd(z, z, y).item()
+    0.0
+    >>> shifted = torch.tensor([[0.0, 1.0, 9.0]])  # differs in the true logit alone
+    >>> fntd(shifted, z, y, form="renormalised").item()
+    0.0
+    >>> bool(fntd(torch.tensor([[0.0, 1.0, -9.0]]), z, y) < 0)
+    True
+    """
+    target = one_hot(labels, student.shape[1])
+    per_sample = _non_target(student / temperature, teacher.detach() / temperature, target, form)
+    return temperature**2 * per_sample.mean()
+
+
+def cnd(student: Tensor, teacher: Tensor, labels: Tensor, form: str = "masked") -> Tensor:
+    """Correct not-target distillation: learn the wrong classes' relations where the old model was right.
+
+    FBCL eq. 6, averaged over the batch:
+
+        L = γ Σ_{i≠y} P_old(i) log(P_old(i) / P_cur(i)),   γ = P_old(y) if argmax P_old = y, else 0
+
+    The equation leaves the true class out of the sum ("masked", as in `fntd`); the sentence before it can
+    also be read as a distribution over the wrong classes alone ("renormalised"). γ is over all classes in
+    both.
+
+    Args:
+        student: current logits, B×C.
+        teacher: the old model's logits, B×C; no gradient flows into it.
+        labels: true classes, B.
+        form: "masked" or "renormalised".
+
+    >>> old = torch.tensor([[2.0, 0.0, 1.0]])
+    >>> cnd(torch.zeros(1, 3), old, torch.tensor([1])).item()  # the old model said 0: nothing to keep
+    0.0
+    >>> cnd(torch.zeros(1, 3), old, torch.tensor([0])).item() != 0
+    True
+    """
+    target = one_hot(labels, student.shape[1])
+    old = teacher.detach()
+    confidence = F.softmax(old, dim=1).masked_fill(~target, 0.0).sum(dim=1)
+    gamma = confidence * (old.argmax(dim=1) == labels)
+    return (gamma * _non_target(student, old, target, form)).mean()
+
+
+def sce(logits: Tensor, labels: Tensor, alpha: float = 0.1, beta: float = 1.0) -> Tensor:
+    """Symmetric cross-entropy, which learns less from labels that may be wrong (RHFL's local loss).
+
+    RHFL (Fang and Ye, CVPR 2022) eq. 8, after Wang et al., ICCV 2019; averaged over the batch:
+
+        L = α CE + β RCE,   RCE = −Σ_u p_u log q_u
+
+    with the one-hot label q clamped to at least 1e-4 and the prediction p to at least 1e-7.
+
+    Args:
+        logits: B×C.
+        labels: classes, B.
+        alpha: α, the weight of cross-entropy.
+        beta: β, the weight of reverse cross-entropy.
+
+    >>> round(sce(torch.zeros(1, 2), torch.tensor([0]), alpha=0.0).item(), 4)  # −½ log 1e-4
+    4.6052
+    """
+    target = one_hot(labels, logits.shape[1])
+    prediction = F.softmax(logits, dim=1).clamp_min(_PREDICTION_FLOOR)
+    # log q is 0 at the label and log 1e-4 elsewhere.
+    reverse = -math.log(_LABEL_FLOOR) * prediction.masked_fill(target, 0.0).sum(dim=1).mean()
+    return alpha * F.cross_entropy(logits, labels) + beta * reverse
