@@ -7,7 +7,7 @@ from torch import Tensor
 def moon(h: Tensor, h_global: Tensor, h_previous: Tensor, temperature: float = 0.5) -> Tensor:
     """MOON: features nearer to the global model's than to the client's own of the round before.
 
-    MOON (Li et al., CVPR 2021) eq. 3, averaged over the batch:
+    MOON (Li et al., CVPR 2021), its model-contrastive term, averaged over the batch:
 
         L = −log( e^{cos(h, h_g)/τ} / (e^{cos(h, h_g)/τ} + e^{cos(h, h_prev)/τ}) )
 

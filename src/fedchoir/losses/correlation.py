@@ -87,7 +87,7 @@ def fccm(z: Tensor, z_mean: Tensor, off_diagonal: float = 0.0051, standardise: s
 def decorrelation(h: Tensor) -> Tensor:
     """FedDecorr: keep the dimensions of the features from collapsing onto each other.
 
-    FedDecorr (Shi et al., ICLR 2023) eq. 5, off the diagonal, where alone there is something to learn:
+    FedDecorr (Shi et al., ICLR 2023), its regulariser off the diagonal, where alone there is something to learn:
 
         L = mean_{u≠v} K_uv²,   K = ĥᵀ ĥ / B, the d×d correlation matrix of standardised features
 

@@ -115,7 +115,7 @@ def cnd(student: Tensor, teacher: Tensor, labels: Tensor, form: str = "masked") 
 def sce(logits: Tensor, labels: Tensor, alpha: float = 0.1, beta: float = 1.0) -> Tensor:
     """Symmetric cross-entropy, which learns less from labels that may be wrong (RHFL's local loss).
 
-    RHFL (Fang and Ye, CVPR 2022) eq. 8, after Wang et al., ICCV 2019; averaged over the batch:
+    RHFL (Fang and Ye, CVPR 2022), after Wang et al., ICCV 2019; averaged over the batch:
 
         L = α CE + β RCE,   RCE = −Σ_u p_u log q_u
 

@@ -17,7 +17,7 @@ def _half_sum(terms: list[Tensor]) -> Tensor:
 def proximal(params: Iterable[Tensor], reference: Iterable[Tensor]) -> Tensor:
     """FedProx: stay near the global weights.
 
-    FedProx (Li et al., MLSys 2020) eq. 2, without its weight μ:
+    FedProx (Li et al., MLSys 2020), its proximal term without its weight μ:
 
         L = ½ Σ ‖w − w_g‖²
 
@@ -35,7 +35,7 @@ def proximal(params: Iterable[Tensor], reference: Iterable[Tensor]) -> Tensor:
 def ewc(params: Iterable[Tensor], reference: Iterable[Tensor], fisher: Iterable[Tensor]) -> Tensor:
     """Elastic weight consolidation: stay near the old weights where they mattered.
 
-    EWC (Kirkpatrick et al., PNAS 2017) eq. 3, without its weight λ; the rival of FNTD in FCCL+ Table 16:
+    EWC (Kirkpatrick et al., PNAS 2017), its penalty without its weight λ; the rival of FNTD in FCCL+ Table 16:
 
         L = ½ Σ F (w − w_old)²
 
