@@ -57,6 +57,11 @@ def augment(images: Tensor, kind: Augmentation, generator: torch.Generator) -> T
     return pixels if kind == "weak" else _recolour(pixels, generator)
 
 
+def _send(device: torch.device, *parameters: Tensor) -> list[Tensor]:
+    """A few numbers per sample to the device, without waiting for it."""
+    return [parameter.to(device, non_blocking=True) for parameter in parameters]
+
+
 def draw_boxes(batch: int, side: int, generator: torch.Generator) -> Tensor:
     """Boxes of random resized crops, int64 B×4: top, left, height, width.
 
@@ -81,6 +86,7 @@ def draw_boxes(batch: int, side: int, generator: torch.Generator) -> Tensor:
 def resized_crop(pixels: Tensor, boxes: Tensor, flipped: Tensor) -> Tensor:
     """Cut ``boxes`` (B×4: top, left, height, width) out of float B×3×S×S and stretch them to S×S, bilinearly."""
     side = pixels.shape[-1]
+    boxes, flipped = _send(pixels.device, boxes, flipped)
     top, left, height, width = boxes.to(torch.float32).unbind(1)
     rows = _samples(top, height, side)
     columns = _samples(left, width, side)
@@ -90,7 +96,7 @@ def resized_crop(pixels: Tensor, boxes: Tensor, flipped: Tensor) -> Tensor:
 
 def _samples(start: Tensor, length: Tensor, side: int) -> Tensor:
     """Where S output pixels lie along an axis (B×S, in input pixels), never outside the box."""
-    centres = (torch.arange(side) + 0.5) / side
+    centres = (torch.arange(side, device=start.device) + 0.5) / side
     inside = (centres * length[:, None] - 0.5).clamp_min(0)
     return start[:, None] + torch.minimum(inside, length[:, None] - 1)
 
@@ -98,8 +104,9 @@ def _samples(start: Tensor, length: Tensor, side: int) -> Tensor:
 def shift(pixels: Tensor, top: Tensor, left: Tensor, flipped: Tensor) -> Tensor:
     """Move the window by whole pixels (B each; zeros come in from outside), then mirror it where ``flipped``."""
     side = pixels.shape[-1]
-    rows = (torch.arange(side) + top[:, None]).float()
-    columns = (torch.arange(side) + left[:, None]).float()
+    top, left, flipped = _send(pixels.device, top, left, flipped)
+    steps = torch.arange(side, device=pixels.device)
+    rows, columns = ((steps + start[:, None]).float() for start in (top, left))
     columns = torch.where(flipped[:, None], columns.flip(1), columns)
     rows, columns = rows[:, :, None].expand(-1, -1, side), columns[:, None, :].expand(-1, side, -1)
     return _look_up(pixels, rows, columns, mode="nearest")
@@ -108,19 +115,18 @@ def shift(pixels: Tensor, top: Tensor, left: Tensor, flipped: Tensor) -> Tensor:
 def rotate(pixels: Tensor, degrees: Tensor) -> Tensor:
     """Turn every image counter-clockwise about its centre by its own angle (B); nearest pixel, zeros outside."""
     side = pixels.shape[-1]
-    angle = torch.deg2rad(degrees.double())[:, None, None]
-    centred = torch.arange(side, dtype=torch.float64) - (side - 1) / 2
+    (angle,) = _send(pixels.device, torch.deg2rad(degrees)[:, None, None])
+    centred = torch.arange(side, device=pixels.device) - (side - 1) / 2
     y, x = centred[None, :, None], centred[None, None, :]
     columns = angle.cos() * x - angle.sin() * y + (side - 1) / 2
     rows = angle.sin() * x + angle.cos() * y + (side - 1) / 2
-    return _look_up(pixels, rows.float(), columns.float(), mode="nearest")
+    return _look_up(pixels, rows, columns, mode="nearest")
 
 
 def _look_up(pixels: Tensor, rows: Tensor, columns: Tensor, mode: str = "bilinear") -> Tensor:
-    """Read B×3×S×S at positions given in pixels (B×S×S each, on the CPU); zeros outside the image."""
+    """Read B×3×S×S at positions given in pixels (B×S×S each); zeros outside the image."""
     side = pixels.shape[-1]
     grid = torch.stack([columns, rows], dim=-1).add_(0.5).mul_(2 / side).sub_(1)
-    grid = grid.to(pixels.device, non_blocking=True)
     return F.grid_sample(pixels, grid, mode=mode, padding_mode="zeros", align_corners=False)
 
 
@@ -131,7 +137,7 @@ def _recolour(pixels: Tensor, generator: torch.Generator) -> Tensor:
     factors = (torch.rand(4, batch, generator=generator) * 2 - 1) * strength
     factors *= torch.rand(batch, generator=generator) < JITTER_PROBABILITY  # 0 changes nothing
     greyed = torch.rand(batch, generator=generator) < GREY_PROBABILITY
-    factors, greyed = factors.to(pixels.device, non_blocking=True), greyed.to(pixels.device, non_blocking=True)
+    factors, greyed = _send(pixels.device, factors, greyed)
     brightness, contrast, saturation = (factors[:3] + 1).unbind(0)
     pixels = jitter(pixels, brightness, contrast, saturation, factors[3])
     return torch.where(greyed.view(-1, 1, 1, 1), grey(pixels), pixels)

@@ -24,6 +24,7 @@ Progress = Callable[[int, int, str], None]  # images done, images in all, what i
 
 TRAIN_PARTS = ("train", "training", "imgs_train")
 TEST_PARTS = ("test", "testing", "imgs_test", "val", "valid", "validation", "imgs_valid")
+ANNOTATIONS = "val_annotations.txt"
 
 
 @dataclass(frozen=True)
@@ -131,16 +132,19 @@ def _named_labels(
 
 
 def read_folder(folder: Path, size: int, progress: Progress | None = None) -> Raw:
-    """A folder of class folders, or of ``train/`` and ``test/`` (also ``val/``) with class folders in them."""
+    """A folder of class folders, or of ``train/`` and ``test/`` (else ``val/``) with class folders in them."""
     inside = {plain(d.name): d for d in subfolders(folder)}
     if set(inside) == {"images"} and subfolders(inside["images"]):
         return read_folder(inside["images"], size, progress)
-    train = next((inside[plain(p)] for p in TRAIN_PARTS if plain(p) in inside), None)
-    test = next((inside[plain(p)] for p in TEST_PARTS if plain(p) in inside), None)
-    if train is None or test is None:
-        paths, names = class_tree(train or folder)
-        return read_lists([(paths, names)], size, folder.name, progress)
-    return read_lists([class_tree(train), _test_tree(test)], size, folder.name, progress)
+    train = next((inside[p] for p in map(plain, TRAIN_PARTS) if p in inside), None)
+    tests = [inside[p] for p in map(plain, TEST_PARTS) if p in inside]
+    if train is None or not (tests or len(inside) == 1):  # a class may be called "train": think of vehicles
+        return read_lists([class_tree(folder)], size, folder.name, progress)
+    parts = [class_tree(train)]
+    if tests:
+        annotated = [test for test in tests if (test / ANNOTATIONS).is_file()]
+        parts.append(_annotated(annotated[0]) if annotated else class_tree(tests[0]))
+    return read_lists(parts, size, folder.name, progress)
 
 
 def class_tree(folder: Path) -> tuple[list[Path], list[str]]:
@@ -156,14 +160,11 @@ def class_tree(folder: Path) -> tuple[list[Path], list[str]]:
     return paths, names
 
 
-def _test_tree(folder: Path) -> tuple[list[Path], list[str]]:
-    """A test part: class folders, or Tiny-ImageNet's ``images/`` with ``val_annotations.txt``."""
-    annotations = folder / "val_annotations.txt"
-    if not annotations.is_file():
-        return class_tree(folder)
-    rows = [line.split("\t")[:2] for line in annotations.read_text().splitlines() if line.strip()]
-    if any(len(row) < 2 for row in rows):
-        raise UsageError(f"{annotations}: wanted lines of image name, tab, class")
+def _annotated(folder: Path) -> tuple[list[Path], list[str]]:
+    """Tiny-ImageNet's validation part: files in ``images/``, their classes in ``val_annotations.txt``."""
+    rows = [line.split("\t") for line in (folder / ANNOTATIONS).read_text().splitlines() if line.strip()]
+    if not rows or any(len(row) < 2 for row in rows):
+        raise UsageError(f"{folder / ANNOTATIONS}: wanted lines of image name, tab, class")
     return [folder / "images" / row[0] for row in rows], [row[1] for row in rows]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def fetch(name: str, root: Path | None = None) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         for train in (True, False):
             OPENERS[known](folder, train, True)
-    except (OSError, RuntimeError) as error:  # urllib's errors are OSErrors
+    except (OSError, RuntimeError, HTTPException) as error:  # urllib's errors are OSErrors
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UsageError(f"data fetch {name}: download into {folder} failed ({reason}); is there a network?") from error
     return folder

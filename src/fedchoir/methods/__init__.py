@@ -1,0 +1,35 @@
+"""The methods, one file each. A file in this folder that defines a `Method` with a name is registered by being here."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+from functools import cache
+
+from fedchoir.errors import UsageError
+from fedchoir.methods.method import Method
+
+
+@cache
+def registry() -> dict[str, type[Method]]:
+    """Every method by its name."""
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")
+    found: dict[str, type[Method]] = {}
+    queue = [Method]
+    while queue:
+        for cls in queue.pop().__subclasses__():
+            queue.append(cls)
+            if "name" in vars(cls) and cls.__module__.startswith(__name__):
+                found[cls.name] = cls
+    return dict(sorted(found.items()))
+
+
+def get(name: str) -> type[Method]:
+    """The method of this name, or one line that names the nearest ones."""
+    methods = registry()
+    if name not in methods:
+        near = difflib.get_close_matches(name, methods, n=3, cutoff=0.4) or sorted(methods)
+        raise UsageError(f"no method is called {name!r}; nearest: {', '.join(near)} (see: fedchoir list methods)")
+    return methods[name]

@@ -69,7 +69,18 @@ def _alexnet(spec: Spec) -> Parts:
         nn.Linear(hidden, hidden),
         nn.ReLU(),
     )
+    _init_plain(trunk)
+    _init_plain(neck)
     return Parts(trunk, neck, nn.Linear(hidden, spec.num_classes), map_dim=4 * w, feature_dim=hidden)
+
+
+def _init_plain(module: nn.Module) -> None:
+    """He's initialisation by fan in, which keeps the scale of activations in a deep network without BatchNorm."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
 
 
 def _simple_cnn(spec: Spec) -> Parts:

@@ -2,6 +2,8 @@
 
 The stem's 7×7 convolution becomes 3×3 at stride 1 and its first max-pooling goes: total stride 8, not 32.
 No auxiliary heads, no input transform. ``@WIDTH`` multiplies every channel count (at least 1 remains).
+Initialised like the ResNets: torchvision's deviation of 0.01 starts far below BatchNorm's running variance of 1,
+and eval mode would be at chance for the first hundred steps.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 from torch import nn
 from torchvision.models.googlenet import BasicConv2d, Inception
 
-from fedchoir.models.base import Architecture, Parts, Spec, global_pool
+from fedchoir.models.base import Architecture, Parts, Spec, global_pool, init_kaiming
 
 # Output channels of the branches: 1×1 | 1×1, 3×3 | 1×1, second 3×3 | after pooling. None halves the side.
 _BLOCKS: tuple[tuple[int, ...] | None, ...] = (
@@ -39,13 +41,6 @@ def _inception(inputs: int, branches: tuple[int, ...], multiplier: float) -> tup
     return Inception(inputs, *widths), one + three + five + pooled
 
 
-def _init(module: nn.Module) -> None:
-    """torchvision's initialisation: normal with deviation 0.01, cut at ±2."""
-    for layer in module.modules():
-        if isinstance(layer, nn.Conv2d | nn.Linear):
-            nn.init.trunc_normal_(layer.weight, std=0.01, a=-2, b=2)
-
-
 def _googlenet(spec: Spec) -> Parts:
     first, width = _scaled(64, spec.width), _scaled(192, spec.width)
     layers: list[nn.Module] = [
@@ -61,8 +56,7 @@ def _googlenet(spec: Spec) -> Parts:
             layers.append(block)
     trunk = nn.Sequential(*layers)
     head = nn.Sequential(nn.Dropout(0.2), nn.Linear(width, spec.num_classes))
-    _init(trunk)
-    _init(head)
+    init_kaiming(trunk)
     return Parts(trunk, global_pool(), head, map_dim=width, feature_dim=width)
 
 

@@ -9,7 +9,7 @@ from torch import nn
 from torchvision.models.efficientnet import EfficientNet, MBConvConfig
 from torchvision.models.mobilenetv2 import MobileNetV2
 
-from fedchoir.models.base import Architecture, Parts, Spec, global_pool
+from fedchoir.models.base import Architecture, Parts, Spec, global_pool, init_kaiming
 
 # Expansion, channels, blocks, stride of each stage. Total stride 8: 32×32 → 4×4.
 _MOBILENET_V2 = [
@@ -35,27 +35,30 @@ _EFFICIENTNET_B0 = [
 _DROPOUT = 0.2
 
 
-def _parts(trunk: nn.Sequential, linear: nn.Linear) -> Parts:
-    """Take the stride out of the stem and put a classifier behind that leaves its input alone."""
+def _parts(trunk: nn.Sequential, width: int, num_classes: int) -> Parts:
+    """Take the stride out of the stem, initialise as the papers do, and put a new classifier behind.
+
+    torchvision's classifier is not used: its dropout may work in place, which would change the features that
+    ``both`` hands out, and EfficientNet's initial weights are as large as 1/√num_classes.
+    """
     stem = next(layer for layer in trunk.modules() if isinstance(layer, nn.Conv2d))
     stem.stride = (1, 1)
-    # torchvision's own dropout may work in place, which would change the features that `both` hands out.
-    head = nn.Sequential(nn.Dropout(_DROPOUT), linear)
-    width = linear.in_features
+    init_kaiming(trunk)
+    head = nn.Sequential(nn.Dropout(_DROPOUT), nn.Linear(width, num_classes))
     return Parts(trunk, global_pool(), head, map_dim=width, feature_dim=width)
 
 
 def _mobilenet_v2(spec: Spec) -> Parts:
     """Features stay 1280 wide for multipliers below 1, as in the paper (Sandler et al., CVPR 2018)."""
-    net = MobileNetV2(spec.num_classes, width_mult=spec.width, inverted_residual_setting=_MOBILENET_V2)
-    return _parts(net.features, net.classifier[-1])
+    net = MobileNetV2(1, width_mult=spec.width, inverted_residual_setting=_MOBILENET_V2)
+    return _parts(net.features, net.last_channel, spec.num_classes)
 
 
 def _efficientnet_b0(spec: Spec) -> Parts:
     """Features are 1280·multiplier wide. Stochastic depth (0.2) acts on the trunk in training."""
     stages = [MBConvConfig(*stage, width_mult=spec.width) for stage in _EFFICIENTNET_B0]
-    net = EfficientNet(stages, dropout=_DROPOUT, num_classes=spec.num_classes)
-    return _parts(net.features, net.classifier[-1])
+    net = EfficientNet(stages, dropout=_DROPOUT, num_classes=1)
+    return _parts(net.features, net.classifier[-1].in_features, spec.num_classes)
 
 
 ARCHITECTURES = {

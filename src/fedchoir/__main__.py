@@ -1,0 +1,5 @@
+"""``python -m fedchoir``."""
+
+from fedchoir.cli import main
+
+main()

@@ -1,0 +1,84 @@
+"""Checkpoints: safetensors and JSON, written beside the old one and switched to in a single rename.
+
+``DIR/checkpoint/latest.json`` names the folder of the last complete round. A process may be killed at any moment: the
+folder that ``latest.json`` names is always whole, and whatever else lies there is rubbish that the next save removes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from fedchoir.errors import UsageError
+from fedchoir.federation.payload import load_tensors, save_tensors
+
+
+def save(
+    folder: Path,
+    round_index: int,
+    states: Iterable[tuple[str, Mapping[str, Tensor]]],
+    facts: Mapping[str, Any],
+) -> None:
+    """Write the state after a round: one file of tensors for each name, and ``facts`` as JSON."""
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / f"round-{round_index:05d}"
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir()
+    for name, tensors in states:
+        save_tensors(target / f"{name}.safetensors", tensors)
+        _sync(target / f"{name}.safetensors")
+    write_json(target / "facts.json", dict(facts))
+    _sync(target)
+    write_json(folder / "latest.json", {"folder": target.name, "round": round_index})
+    for old in folder.glob("round-*"):
+        if old != target:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def latest(folder: Path) -> Path | None:
+    """The folder of the last complete checkpoint, or None where there is none."""
+    pointer = folder / "latest.json"
+    if not pointer.exists():
+        return None
+    try:
+        name = json.loads(pointer.read_text())["folder"]
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise UsageError(f"{pointer} is damaged ({error}); start the run again without --resume") from None
+    if not isinstance(name, str) or Path(name).name != name or not (folder / name).is_dir():
+        raise UsageError(f"{pointer} names {name!r}, which is not a checkpoint; start again without --resume")
+    return folder / name
+
+
+def load(checkpoint: Path, name: str) -> dict[str, Tensor]:
+    return load_tensors(checkpoint / f"{name}.safetensors")
+
+
+def facts(checkpoint: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((checkpoint / "facts.json").read_text())
+    return loaded
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a whole JSON file or leave the old one: never half of it."""
+    temporary = path.with_name(path.name + ".part")
+    with temporary.open("w") as file:
+        json.dump(value, file, indent=1)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,46 @@
+"""Accuracy: one row a model, one column a test set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from fedchoir.data.images import ImageSet, normalise
+
+EVAL_BATCH = 1000
+
+
+@torch.no_grad()
+def accuracy(logits: Callable[[Tensor], Tensor], test: ImageSet, top_k: int = 1) -> float:
+    """Share of the test images, in percent, whose label is among the ``top_k`` largest logits."""
+    hits = torch.zeros((), dtype=torch.int64, device=test.images.device)
+    for start in range(0, len(test), EVAL_BATCH):
+        images = normalise(test.images[start : start + EVAL_BATCH], test.mean, test.std)
+        z = logits(images.contiguous(memory_format=torch.channels_last))
+        best = z.topk(min(top_k, z.shape[1]), dim=1).indices
+        hits += (best == test.labels[start : start + EVAL_BATCH, None]).sum()
+    return 100.0 * int(hits) / len(test)
+
+
+def intra_inter(row: Sequence[float], home: int | None) -> tuple[float, float | None]:
+    """Accuracy at home (eq. 21 of FCCL+) and the mean over the other test sets (eq. 22), if there are any.
+
+    >>> intra_inter([90.0, 40.0, 20.0], home=0)
+    (90.0, 30.0)
+    """
+    if home is None:
+        return sum(row) / len(row), None
+    others = [value for j, value in enumerate(row) if j != home]
+    return row[home], sum(others) / len(others) if others else None
+
+
+def last_rounds_mean(matrices: Sequence[Sequence[Sequence[float]]], last: int = 3) -> list[list[float]]:
+    """The papers' reported number: the mean of the last three evaluated rounds, cell by cell.
+
+    >>> last_rounds_mean([[[0.0]], [[1.0]], [[2.0]], [[6.0]]])
+    [[3.0]]
+    """
+    kept = matrices[-last:]
+    return [[sum(m[i][j] for m in kept) / len(kept) for j in range(len(kept[0][i]))] for i in range(len(kept[0]))]

@@ -1,0 +1,113 @@
+"""The one exchange: it owns bad replies, quorum, aggregation and the count of bytes and messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from fedchoir.errors import QuorumError
+from fedchoir.federation.payload import Payload, PayloadError, check, declared_by
+from fedchoir.federation.phases import Action, Exchange, heard_bytes
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came back from one client: its parts and its report, or why there is none."""
+
+    client: int
+    parts: Sequence[Payload] = ()
+    report: Mapping[str, float] = field(default_factory=dict)
+    error: str = ""
+
+
+@dataclass
+class Ledger:
+    """What a round cost and who was left out of it."""
+
+    bytes_up: int = 0
+    bytes_down: int = 0
+    messages: int = 0
+    left_out: list[dict[str, Any]] = field(default_factory=list)
+    losses: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    def sent(self, actions: Sequence[Action], clients: Sequence[int]) -> None:
+        """One message to each client, with all that its actions bring along."""
+        self.messages += len(clients)
+        self.bytes_down += sum(heard_bytes(action.heard, k) for action in actions for k in clients)
+
+    def came(self, reply: Reply, name: str) -> None:
+        self.bytes_up += sum(part.nbytes for part in reply.parts)
+        self.losses.setdefault(name, {}).update(reply.report)
+
+
+def combine(
+    ask: Exchange,
+    replies: Iterable[Reply],
+    *,
+    clients: Sequence[int],
+    names: Sequence[str],
+    dims: Mapping[str, int],
+    model: Mapping[str, Tensor] | None,
+    quorum: float,
+    ledger: Ledger,
+) -> Any:
+    """Check each reply, leave out the bad ones, and combine the rest in the order of the clients.
+
+    Raises `QuorumError` when fewer than ``quorum`` of the clients (a share) gave a usable answer.
+    """
+    combiner = ask.combine()
+    declared = declared_by(ask.speak)
+    heard = 0
+    for reply in in_order(replies, clients):
+        ledger.came(reply, names[reply.client])
+        why = reply.error or fault(reply, ask, declared, dims, model)
+        if why:
+            ledger.left_out.append({"client": names[reply.client], "exchange": ask.speak.__name__, "why": why})
+            continue
+        combiner.add(reply.client, reply.parts)
+        heard += 1
+    if heard < max(1, quorum * len(clients)):
+        reasons = "; ".join(f"{out['client']}: {out['why']}" for out in ledger.left_out[-len(clients) :])
+        raise QuorumError(
+            f"only {heard} of {len(clients)} clients gave a usable answer to {ask.speak.__name__}, and quorum is "
+            f"{quorum:.0%} ({reasons or 'no answer in time'})"
+        )
+    combined = combiner.result()
+    return combined if ask.batches else combined[0]
+
+
+def fault(
+    reply: Reply,
+    ask: Exchange,
+    declared: Mapping[str, str],
+    dims: Mapping[str, int],
+    model: Mapping[str, Tensor] | None,
+) -> str:
+    """Why a reply cannot be used, or the empty string."""
+    wanted = len(ask.batches) or 1
+    if len(reply.parts) != wanted:
+        return f"sent {len(reply.parts)} parts where {wanted} were asked for"
+    try:
+        for number, part in enumerate(reply.parts):
+            local = ask.batches[number].dims if ask.batches else {}
+            check(part, declared, {**dims, **ask.dims, **local}, model)
+    except PayloadError as error:
+        return str(error)
+    return ""
+
+
+def in_order(replies: Iterable[Reply], clients: Sequence[int]) -> Iterator[Reply]:
+    """Replies in the order of the clients, holding back only those that arrived before their turn."""
+    waiting: dict[int, Reply] = {}
+    turns = iter(clients)
+    turn = next(turns, None)
+    for reply in replies:
+        waiting[reply.client] = reply
+        while turn is not None and turn in waiting:
+            yield waiting.pop(turn)
+            turn = next(turns, None)
+    for client in sorted(waiting):  # someone before them never answered
+        yield waiting[client]

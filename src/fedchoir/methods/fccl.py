@@ -1,0 +1,106 @@
+"""FCCL. Huang, Ye and Du, Learn from Others and Be Yourself in Heterogeneous Federated Learning, CVPR 2022."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedchoir.federation.client import Client, Frozen, still_statistics
+from fedchoir.federation.payload import Payload
+from fedchoir.federation.phases import PublicBatch, Round, Script, Step
+from fedchoir.federation.settings import Settings
+from fedchoir.federation.training import Batch
+from fedchoir.losses import fccm, kd
+from fedchoir.methods.method import PublicMethod
+
+
+class FCCLParams(Settings):
+    pretrain_epochs: int = Field(50, ge=0, description="epochs that make the intra-domain teacher, also the start")
+    off_diagonal: float = Field(0.0051, ge=0, description="λ of eq. 2: weight of the off-diagonal entries")
+    standardise: Literal["biased", "unbiased"] = Field(
+        "biased",
+        description="std of the logits' columns: biased with eps, or unbiased without (released code)",
+    )
+    use_fccm: bool = Field(True, description="public phase on/off")
+    inter_weight: float = Field(1.0, ge=0, description="weight of the distillation from the previous round's model")
+    intra_weight: float = Field(1.0, ge=0, description="weight of the distillation from the pretrained model")
+    teacher_batchnorm: Literal["eval", "train"] = Field("eval", description="BatchNorm mode of the teachers")
+    own_logits: Literal["current", "previous"] = Field(
+        "current",
+        description="own slot of the consensus: the current model's logits, or the previous round's",
+    )
+
+
+class FCCL(PublicMethod):
+    """Public phase: FCCM. Local phase: CE + KL to the previous round's model + KL to the pretrained one."""
+
+    name = "fccl"
+    title = "cross-correlation on public data, two teachers at home"
+    paper = "Huang et al., CVPR 2022"
+    Params = FCCLParams
+    params: FCCLParams
+    profiles = {
+        "official": {
+            "public_batch": 512, "local_batch": 256, "public_drop_last": True, "public_augment": "fccl",
+            "teacher_batchnorm": "train", "standardise": "unbiased", "own_logits": "previous", "average": "after-local",
+        },
+        "official:digits": {"local_epochs": (40, 35, 3, 4)},
+        "official:office-home": {"local_epochs": 10},
+    }  # fmt: skip
+
+    def opening(self) -> Script:
+        yield from super().opening()
+        yield Step(self.remember_pretrained)
+
+    def round(self, r: Round) -> Script:
+        yield Step(self.remember)
+        yield from super().round(r)
+
+    def remember_pretrained(self, client: Client) -> None:
+        client.memory["intra"] = client.snapshot()
+
+    def remember(self, client: Client) -> None:
+        """The inter-domain teacher is the model with which the client ended the previous round."""
+        client.memory["inter"] = client.snapshot()
+
+    def listen(self, client: Client, batch: PublicBatch, consensus: Payload) -> None:
+        if not self.params.use_fccm:
+            return
+        logits = consensus["logits"]
+        if self.params.own_logits == "previous":
+            logits = logits + self.previous_minus_own(client, batch) / len(self.task.clients)
+        client.learn(batch, self.public_loss, logits=logits)
+
+    def public_loss(self, client: Client, batch: Batch) -> Tensor:
+        return fccm(
+            client.logits(batch.images),
+            batch["logits"],
+            self.params.off_diagonal,
+            standardise=self.params.standardise,
+        )
+
+    def previous_minus_own(self, client: Client, batch: PublicBatch) -> Tensor:
+        """What the released code changes in the consensus: a client's slot holds its previous round's model."""
+        previous = client.twin(client.recall("inter")).train()
+        with torch.no_grad(), still_statistics(previous):
+            return previous(client.look(batch)).float() - client.say(batch)[1]
+
+    def practise(self, client: Client) -> None:
+        mode = self.params.teacher_batchnorm
+        client.fit(
+            self.local_loss,
+            inter=Frozen(client.recall("inter"), batchnorm=mode),
+            intra=Frozen(client.recall("intra"), batchnorm=mode),
+        )
+
+    def local_loss(self, client: Client, batch: Batch) -> Tensor:
+        z = client.logits(batch.images)
+        return (
+            cross_entropy(z, batch.labels)
+            + self.params.inter_weight * kd(z, batch["inter"], temperature=1.0)
+            + self.params.intra_weight * kd(z, batch["intra"], temperature=1.0)
+        )

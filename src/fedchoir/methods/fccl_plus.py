@@ -1,0 +1,123 @@
+"""FCCL+. Huang, Ye, Shi and Du, Generalizable Heterogeneous Federated Cross-Correlation and Instance Similarity
+Learning, TPAMI 2023."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedchoir.federation.client import Client, Frozen
+from fedchoir.federation.payload import Payload, says
+from fedchoir.federation.phases import PublicBatch, Round, Script, Step
+from fedchoir.federation.settings import Settings
+from fedchoir.federation.training import Batch
+from fedchoir.losses import ewc, fccm, fisl, fntd, instance_similarity, kd
+from fedchoir.methods.fisher import diagonal_fisher
+from fedchoir.methods.method import PublicMethod
+
+Regulariser = Literal["fntd", "kd", "ewc", "none"]
+
+
+class FCCLPlusParams(Settings):
+    off_diagonal: float = Field(0.0051, ge=0, description="λ of eq. 2: weight of the off-diagonal entries")
+    omega: float = Field(3.0, ge=0, description="ω of eq. 6: weight of FISL")
+    similarity_temperature: float = Field(0.02, gt=0, description="μ of eq. 3: temperature of the similarities")
+    temperature: float = Field(3.0, gt=0, description="τ of eq. 8 and 13: temperature of FNTD and KD")
+    use_fccm: bool = Field(True, description="FCCM on/off (Table 10)")
+    use_fisl: bool = Field(True, description="FISL on/off (Table 10)")
+    regulariser: Regulariser = Field("fntd", description="local regulariser: FNTD, KD (eq. 10), EWC (Table 16), none")
+    fntd_form: Literal["masked", "renormalised"] = Field(
+        "masked", description="masked: eq. 13, over all classes, target left out; renormalised: as in FedNTD"
+    )
+    kd_share: float = Field(
+        0.0, ge=0, le=1, description="share of the local epochs, the first ones, with KD (Table 17)"
+    )
+    ewc_weight: float = Field(0.1, ge=0, description="λ of EWC (Table 16)")
+    teacher: Literal["previous", "updated"] = Field(
+        "previous",
+        description="teacher θ^{e−1}, after the last round, or θ^e, after the public phase (Fig. 9)",
+    )
+    teacher_batchnorm: Literal["eval", "train"] = Field("eval", description="BatchNorm mode of the teacher")
+    standardise: Literal["biased", "unbiased"] = Field(
+        "biased",
+        description="std of the logits' columns: biased with eps, or unbiased without (released code)",
+    )
+
+
+class FCCLPlus(PublicMethod):
+    """Public phase: FCCM + ω·FISL. Local phase: CE + FNTD against the model of the previous round."""
+
+    name = "fccl+"
+    title = "cross-correlation and instance similarity on public data, non-target distillation at home"
+    paper = "Huang et al., TPAMI 2023"
+    Params = FCCLPlusParams
+    params: FCCLPlusParams
+    profiles = {
+        "paper": {"pretrain_epochs": 50},
+        "official": {"teacher_batchnorm": "train", "standardise": "unbiased"},
+        "official:office-caltech": {"temperature": 1.0},
+        "official:office-home": {"local_epochs": 15, "omega": 1.0, "temperature": 1.0},
+    }
+
+    def round(self, r: Round) -> Script:
+        yield Step(self.remember)
+        yield from super().round(r)
+
+    def remember(self, client: Client) -> None:
+        client.memory["teacher"] = client.snapshot()
+
+    @says(logits="B C", similarity="B B-1")
+    def speak(self, client: Client, batch: PublicBatch) -> Payload:
+        h, z = client.say(batch)
+        return Payload(logits=z, similarity=instance_similarity(h, self.params.similarity_temperature))
+
+    def listen(self, client: Client, batch: PublicBatch, consensus: Payload) -> None:
+        if self.params.use_fccm or self.params.use_fisl:
+            super().listen(client, batch, consensus)
+
+    def public_loss(self, client: Client, batch: Batch) -> Tensor:
+        p = self.params
+        h, z = client.both(batch.images)
+        if p.passes == "two":
+            z = client.logits(batch.images)
+        loss = z.new_zeros(())
+        if p.use_fccm:
+            loss = loss + fccm(z, batch["logits"], p.off_diagonal, standardise=p.standardise)
+        if p.use_fisl:
+            loss = loss + p.omega * fisl(instance_similarity(h, p.similarity_temperature), batch["similarity"])
+        return loss
+
+    def practise(self, client: Client) -> None:
+        p = self.params
+        if p.teacher == "updated":
+            self.remember(client)
+        if p.regulariser == "none":
+            return client.fit(self.supervised_loss)
+        if p.regulariser == "ewc":
+            client.memory["fisher"] = diagonal_fisher(client, client.recall("teacher"))
+            return client.fit(self.ewc_loss)
+        teacher = Frozen(client.recall("teacher"), batchnorm=p.teacher_batchnorm)
+        epochs = p.epochs_of(client.index)
+        kd_epochs = epochs if p.regulariser == "kd" else round(p.kd_share * epochs)
+        client.fit(self.kd_loss, epochs=kd_epochs, teacher=teacher)
+        client.fit(self.fntd_loss, epochs=epochs - kd_epochs, first=kd_epochs, teacher=teacher)
+
+    def fntd_loss(self, client: Client, batch: Batch) -> Tensor:
+        """eq. 14."""
+        z = client.logits(batch.images)
+        distance = fntd(z, batch["teacher"], batch.labels, self.params.temperature, self.params.fntd_form)
+        return cross_entropy(z, batch.labels) + distance
+
+    def kd_loss(self, client: Client, batch: Batch) -> Tensor:
+        """eq. 10."""
+        z = client.logits(batch.images)
+        return cross_entropy(z, batch.labels) + kd(z, batch["teacher"], self.params.temperature)
+
+    def ewc_loss(self, client: Client, batch: Batch) -> Tensor:
+        names = [name for name, _ in client.model.named_parameters()]
+        old, fisher = client.recall("teacher"), client.recall("fisher")
+        penalty = ewc(client.model.parameters(), [old[n] for n in names], [fisher[n] for n in names])
+        return self.supervised_loss(client, batch) + self.params.ewc_weight * penalty

@@ -1,0 +1,32 @@
+"""FedAvg. McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from fedchoir.federation.payload import Payload
+from fedchoir.federation.phases import Exchange, Round, Script, Step
+from fedchoir.methods.method import Method
+
+
+class FedAvg(Method):
+    """Clients start a round from the global model, practise, and the server averages weights and buffers."""
+
+    name = "fedavg"
+    title = "weights averaged every round"
+    paper = "McMahan et al., AISTATS 2017"
+    heterogeneous = False
+    profiles = {
+        "official:digits": {"local_batch": 64},
+        "official:office-caltech": {"local_lr": 0.01},
+        "official:office-home": {"local_lr": 0.01},
+    }
+
+    def round(self, r: Round) -> Script:
+        if self.server:
+            yield Step(self.download, heard=Payload(self.server))
+        yield Step(self.practise)
+        self.server = dict((yield Exchange(self.upload, combine=self.weighting)))
+
+    def global_weights(self) -> dict[str, Tensor] | None:
+        return Payload(self.server).under("weights") or None

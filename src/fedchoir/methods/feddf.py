@@ -1,0 +1,22 @@
+"""FedDF. Lin et al., Ensemble Distillation for Robust Model Fusion in Federated Learning, NeurIPS 2020."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from fedchoir.federation.client import Client
+from fedchoir.federation.training import Batch
+from fedchoir.losses import kd
+from fedchoir.methods.method import PublicMethod
+
+
+class FedDF(PublicMethod):
+    """Public phase: KL(σ(z̄) ‖ σ(z)) to the ensemble of all clients, temperature 1."""
+
+    name = "feddf"
+    title = "ensemble distillation on public data (KL)"
+    paper = "Lin et al., NeurIPS 2020"
+    profiles = {"official": {"public_algorithm": "sgd", "public_weight_decay": 1e-5}}
+
+    def public_loss(self, client: Client, batch: Batch) -> Tensor:
+        return kd(client.logits(batch.images), batch["logits"], temperature=1.0)

@@ -1,0 +1,35 @@
+"""FedProx. Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020."""
+
+from __future__ import annotations
+
+from pydantic import Field
+from torch import Tensor
+
+from fedchoir.federation.client import Client
+from fedchoir.federation.settings import Settings
+from fedchoir.federation.training import Batch
+from fedchoir.losses import proximal
+from fedchoir.methods.fedavg import FedAvg
+
+
+class FedProxParams(Settings):
+    mu: float = Field(0.01, ge=0, description="μ: weight of the proximal term μ/2·‖w − w_global‖²")
+
+
+class FedProx(FedAvg):
+    """FedAvg whose local loss holds the weights near the global ones."""
+
+    name = "fedprox"
+    title = "FedAvg with a proximal term to the global weights"
+    paper = "Li et al., MLSys 2020"
+    Params = FedProxParams
+    params: FedProxParams
+
+    def practise(self, client: Client) -> None:
+        # The round has just brought the global model: the client's own is equal to it here.
+        client.memory["global"] = {name: p.detach().clone() for name, p in client.model.named_parameters()}
+        super().practise(client)
+
+    def supervised_loss(self, client: Client, batch: Batch) -> Tensor:
+        distance = proximal(client.model.parameters(), client.recall("global").values())
+        return super().supervised_loss(client, batch) + self.params.mu * distance

@@ -1,0 +1,154 @@
+"""The base of every method: explicit phases over explicit state. A method knows no engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedchoir.data.images import ImageSet
+from fedchoir.errors import UsageError
+from fedchoir.federation.aggregate import Combine, mean, weighted_mean
+from fedchoir.federation.client import Client
+from fedchoir.federation.evaluate import accuracy
+from fedchoir.federation.payload import MODEL, Payload, says, state_payload
+from fedchoir.federation.phases import Exchange, PublicBatch, Round, Script, Step
+from fedchoir.federation.settings import Settings
+from fedchoir.federation.task import Task
+from fedchoir.federation.training import Batch
+from fedchoir.models import VisionModel
+
+
+class Method:
+    """One federated method. Subclasses say what happens in a round, what clients say, and what the losses are."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    """One line for `fedchoir list methods`."""
+    paper: ClassVar[str] = ""
+    Params: ClassVar[type[Settings]] = Settings
+    needs_public: ClassVar[bool] = False
+    heterogeneous: ClassVar[bool] = True
+    """Whether clients may have different architectures."""
+    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {"lr_schedule": "constant"},
+        "official": {"weighting": "uniform", "local_weight_decay": 1e-5, "local_batch": 128},
+        "official:office-caltech": {"test_split": "whole-folder"},
+        "official:office31": {"test_split": "whole-folder"},
+        "official:office-home": {"test_split": "whole-folder"},
+    }
+    """Options that a profile sets, for all scenarios or for one; a subclass adds to those of its base."""
+
+    def __init__(self, params: Settings, task: Task) -> None:
+        self.params = params
+        self.task = task
+        self.server: dict[str, Tensor] = {}  # what the server keeps from round to round
+        if not self.heterogeneous and not task.homogeneous:
+            raise UsageError(
+                f"{self.name} exchanges weights, so all clients need one architecture, but --models gives "
+                f"{', '.join(sorted({c.model for c in task.clients}))}; give a single name, or use a method for "
+                "different models such as fccl+"
+            )
+
+    @classmethod
+    def profile(cls, name: str, scenario: str) -> dict[str, Any]:
+        """The options that a profile sets for this method in a scenario; the default, ``fixed``, sets none."""
+        options: dict[str, Any] = {}
+        for key in (name, f"{name}:{scenario}"):
+            for base in reversed(cls.__mro__):
+                options |= vars(base).get("profiles", {}).get(key, {})
+        return options
+
+    # -- what a method may define ----------------------------------------------------------------------------------
+
+    def opening(self) -> Script:
+        """Before the first round."""
+        if self.params.pretrain_epochs:
+            yield Step(self.pretrain)
+
+    def round(self, r: Round) -> Script:
+        """One round: yields steps and exchanges."""
+        raise NotImplementedError
+
+    def extra_modules(self, model: VisionModel) -> dict[str, nn.Module]:
+        """Modules that a client holds beside its model (``client.parts``), trained with it."""
+        return {}
+
+    def global_weights(self) -> dict[str, Tensor] | None:
+        """The weights of the one model to evaluate, for methods that end a round with a global model."""
+        return None
+
+    def score(self, client: Client, test: ImageSet) -> float:
+        """How good the client's model is on a test set, in percent."""
+        client.model.eval()
+        return accuracy(client.logits, test, self.task.top_k)
+
+    # -- phases that many methods share ----------------------------------------------------------------------------
+
+    def pretrain(self, client: Client) -> None:
+        client.fit(self.supervised_loss, epochs=self.params.pretrain_epochs, phase="pretrain")
+
+    def practise(self, client: Client) -> None:
+        """The local phase: epochs on private data."""
+        client.fit(self.supervised_loss)
+
+    def supervised_loss(self, client: Client, batch: Batch) -> Tensor:
+        return F.cross_entropy(client.logits(batch.images), batch.labels)
+
+    def average(self) -> Script:
+        """Parameter averaging, weights and BatchNorm buffers: ``yield from self.average()``."""
+        weights = yield Exchange(self.upload, combine=self.weighting)
+        yield Step(self.download, heard=weights)
+
+    @says(weights=MODEL)
+    def upload(self, client: Client) -> Payload:
+        return state_payload("weights", client.model.state_dict())
+
+    def download(self, client: Client, heard: Payload) -> None:
+        client.model.load_state_dict(heard.under("weights"))
+
+    @property
+    def weighting(self) -> Combine:
+        if self.params.weighting == "uniform":
+            return mean
+        return weighted_mean([card.train for card in self.task.clients])
+
+
+class PublicMethod(Method):
+    """Methods whose clients learn from what the others say about the public set, and then practise at home."""
+
+    needs_public = True
+    profiles = {
+        "official": {"public_batch": 256, "public_optimizer": "batch", "passes": "two", "normalisation": "swapped"},
+        "official:office-caltech": {"public_batch": 128},
+        "official:office-home": {"public_epochs": 2, "public_batch": 176},
+    }
+
+    def round(self, r: Round) -> Script:
+        for batches in r.public_batches():
+            consensus = yield Exchange(self.speak, batches, combine=mean)
+            yield Step(self.listen, batches, consensus)
+        if self.averages("before-local"):
+            yield from self.average()
+        yield Step(self.practise)
+        if self.averages("after-local"):
+            yield from self.average()
+
+    @says(logits="B C")
+    def speak(self, client: Client, batch: PublicBatch) -> Payload:
+        _, z = client.say(batch)
+        return Payload(logits=z)
+
+    def listen(self, client: Client, batch: PublicBatch, consensus: Payload) -> None:
+        client.learn(batch, self.public_loss, **consensus)
+
+    def public_loss(self, client: Client, batch: Batch) -> Tensor:
+        """The loss on a public batch; what the others said comes with the batch: ``batch["logits"]``."""
+        raise NotImplementedError
+
+    def averages(self, when: str) -> bool:
+        """Whether models are averaged at this point of the round: only where all have one architecture."""
+        choice = "before-local" if self.params.average == "auto" else self.params.average
+        return self.task.homogeneous and choice == when

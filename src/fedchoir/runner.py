@@ -1,0 +1,222 @@
+"""``fedchoir.run``: from an `Experiment` to a `Result` and a folder that tells how it came about."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from fedchoir import experiment as experiments
+from fedchoir import methods
+from fedchoir.data.options import DataOptions
+from fedchoir.data.public import PublicSet, load_public
+from fedchoir.data.scenarios import Scenario, load_scenario
+from fedchoir.engines.local import LocalEngine
+from fedchoir.errors import UsageError
+from fedchoir.experiment import Experiment, Plan
+from fedchoir.federation.checkpoint import latest, write_json
+from fedchoir.federation.loop import Federation
+from fedchoir.federation.result import Event, Result, read_events, summarise
+from fedchoir.federation.task import ClientCard, Task
+
+
+class Observer(Protocol):
+    """Someone who watches a run: a progress bar, TensorBoard."""
+
+    def began(self, plan: Plan, task: Task, done: list[Event]) -> None: ...
+
+    def client(self, name: str, phase: str) -> None: ...
+
+    def round(self, event: Event) -> None: ...
+
+    def ended(self) -> None: ...
+
+
+def run(experiment: Experiment, *, resume: bool = False, observers: Iterable[Observer] = ()) -> Result:
+    """Run an experiment to its end, or the rest of it.
+
+    The folder ``out`` gets ``experiment.toml``, ``events.jsonl`` (a line a round), ``checkpoint/`` and, at the end,
+    ``result.json``. With ``resume`` a run that was stopped goes on from its last checkpoint to the same numbers.
+    """
+    plan = experiments.plan(experiment)
+    watchers = list(observers)
+    device = pick_device(experiment.device)
+    prepare_folder(plan, resume)
+    scenario = load(plan)
+    public = load_public_set(plan)
+    task = make_task(plan, scenario, public)
+    method = methods.get(experiment.method)(plan.params, task)
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), matmul_precision(plan):
+        engine = LocalEngine(
+            method, scenario, public, device=device, precision=experiment.precision,
+            progress=lambda client, phase: [w.client(client, phase) for w in watchers] and None,
+        )  # fmt: skip
+        federation = Federation(
+            method, engine, tuple(scenario.tests), quorum=experiment.quorum, folder=plan.out / "checkpoint"
+        )
+        write_plan(plan)
+        events = begin(federation, plan, resume)
+        for watcher in watchers:
+            watcher.began(plan, task, events)
+        try:
+            play(federation, plan.out / "events.jsonl", events, watchers)
+        finally:
+            for watcher in watchers:
+                watcher.ended()
+    facts = {
+        "method": experiment.method,
+        "profile": experiment.profile,
+        "scenario": experiment.scenario,
+        "public": plan.public,
+        "seed": experiment.seed,
+        "settings": plan.params.model_dump(mode="json"),
+        "notes": [*scenario.notes, *(public.notes if public else ())],
+        "device": describe(device),
+        "precision": experiment.precision,
+    }
+    result = summarise(task, tuple(scenario.tests), events, facts)
+    write_json(plan.out / "result.json", result.model_dump(mode="json"))
+    return result
+
+
+def play(federation: Federation, path: Path, events: list[Event], watchers: list[Observer]) -> None:
+    """Rounds to the end. The event is on disk before the checkpoint that counts it as done."""
+    with path.open("a") as file:
+        for event in federation.rounds():
+            events.append(event)
+            file.write(json.dumps(event) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+            federation.save()
+            for watcher in watchers:
+                watcher.round(event)
+
+
+def begin(federation: Federation, plan: Plan, resume: bool) -> list[Event]:
+    """The events so far: none, or on resume those up to the checkpoint (a later one is played again)."""
+    path = plan.out / "events.jsonl"
+    events: list[Event] = []
+    if resume and federation.resume():
+        events = [event for event in read_events(path) if event["round"] < federation.next_round]
+    path.write_text("".join(json.dumps(event) + "\n" for event in events))
+    return events
+
+
+def prepare_folder(plan: Plan, resume: bool) -> None:
+    """Refuse to overwrite another run; on resume, refuse to go on with other settings."""
+    toml = plan.out / "experiment.toml"
+    if not resume:
+        if (plan.out / "events.jsonl").exists():
+            raise UsageError(f"{plan.out} holds a run already: --resume continues it, another --out starts a new one")
+        return
+    if not toml.exists():
+        if latest(plan.out / "checkpoint") is not None:
+            raise UsageError(f"{toml} is missing, so the run in {plan.out} cannot be resumed")
+        return
+    before = experiments.make(experiments.read(toml))
+    ignored = {"out", "data_root", "device"}
+    if changed := differences(before, plan.experiment, ignored):
+        raise UsageError(f"cannot resume {plan.out}: {changed}; --resume goes on with the settings the run began with")
+
+
+def differences(before: Experiment, now: Experiment, ignored: set[str]) -> str:
+    """What differs between two experiments, in words."""
+    pairs = [(n, getattr(before, n), getattr(now, n)) for n in Experiment.model_fields if n not in ignored]
+    return ", ".join(f"{name} was {old!r} and is now {new!r}" for name, old, new in pairs if old != new)
+
+
+def write_plan(plan: Plan) -> None:
+    plan.out.mkdir(parents=True, exist_ok=True)
+    toml = plan.out / "experiment.toml"
+    if not toml.exists():
+        toml.write_text(experiments.to_toml(plan.experiment))
+
+
+def load(plan: Plan) -> Scenario:
+    """The scenario with the data options among the settings."""
+    values = {name: getattr(plan.params, name) for name in (field.name for field in fields(DataOptions))}
+    return load_scenario(
+        plan.experiment.scenario,
+        root=plan.experiment.data_root,
+        seed=plan.experiment.seed,
+        options=DataOptions(**values),
+    )
+
+
+def load_public_set(plan: Plan) -> PublicSet | None:
+    if plan.public is None:
+        return None
+    params = plan.params
+    return load_public(
+        plan.public,
+        root=plan.experiment.data_root,
+        seed=plan.experiment.seed,
+        size=params.public_size,
+        image_size=params.image_size,
+        normalisation=params.normalisation,
+        strict="public_size" in plan.experiment.settings,
+    )
+
+
+def make_task(plan: Plan, scenario: Scenario, public: PublicSet | None) -> Task:
+    """What server and clients know of each other."""
+    tests = scenario.tests
+    cards = tuple(
+        ClientCard(
+            name=data.name,
+            model=plan.models[k % len(plan.models)],
+            train=len(data.train),
+            test=len(tests[data.home]),
+            home=data.home,
+        )
+        for k, data in enumerate(scenario.clients)
+    )
+    for card in cards:
+        if card.train < 2:
+            raise UsageError(f"client {card.name} has {card.train} training images; it needs at least 2")
+    return Task(
+        classes=scenario.classes,
+        clients=cards,
+        rounds=plan.rounds,
+        seed=plan.experiment.seed,
+        public_size=len(public.images) if public else 0,
+        image_size=plan.params.image_size,
+        top_k=scenario.top_k,
+    )
+
+
+def pick_device(name: str) -> torch.device:
+    """``auto`` takes a GPU if there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UsageError(f"--device {name!r} is not possible: it should be auto, cpu, cuda or cuda:N") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UsageError(f"--device {name}: torch sees no GPU here; use --device cpu or auto")
+    return device
+
+
+def describe(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
+
+
+class matmul_precision:
+    """TF32 or full float32 inside the block."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._wanted = plan.experiment.precision != "fp32"
+
+    def __enter__(self) -> None:
+        self._before: tuple[Any, Any] = (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
+        torch.backends.cuda.matmul.allow_tf32 = self._wanted
+        torch.backends.cudnn.allow_tf32 = self._wanted
+
+    def __exit__(self, *_: object) -> None:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = self._before
