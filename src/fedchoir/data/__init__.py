@@ -1,0 +1,1 @@
+"""Images: domains, scenarios and public sets by name, partitions, augmentation on the device."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from scipy.io import loadmat
+from scipy.io.matlab import MatReadError
 
 from fedchoir.data import embedded
 from fedchoir.data.files import (
@@ -189,7 +190,7 @@ def _synthetic_mat(root: Path, size: int) -> Raw | None:
             content = loadmat(file)
             labels = torch.from_numpy(content["y"].reshape(-1).astype(np.int64) % 10)
             sets.append(ImageSet(as_images(content["X"].transpose(3, 0, 1, 2), size), labels))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, NotImplementedError, MatReadError) as error:
             raise UsageError(f"{file}: not a readable MATLAB file with X and y") from error
     return Raw(sets[0], sets[1], tuple(str(digit) for digit in range(10)))
 

@@ -18,12 +18,12 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 import torch
-from sklearn.datasets import load_digits
 from torch import Tensor
 
 from fedchoir.data.images import ImageSet
@@ -121,6 +121,8 @@ def build_digits_lite() -> Arrays:
 
 def _handwritten_pools() -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """scikit-learn's 1797 digits dealt out to four disjoint pools, classes in proportion: (N×8×8, N) each."""
+    from sklearn.datasets import load_digits  # slow to import, and not needed once the cache is there
+
     bunch = load_digits()
     labels = torch.from_numpy(bunch.target.astype(np.int64))
     left = torch.arange(len(labels))
@@ -195,11 +197,19 @@ def _cached(name: str, build: Callable[[], Arrays]) -> Arrays:
             return {key: stored[key] for key in stored.files}
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
         arrays = build()
-    try:
+    with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as file:
-            np.savez_compressed(file, allow_pickle=False, **arrays)
-        Path(file.name).replace(path)
-    except OSError:
-        pass
+        _write_atomically(path, arrays)
     return arrays
+
+
+def _write_atomically(path: Path, arrays: Arrays) -> None:
+    """Others see the whole file or none; a write that fails leaves nothing behind."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as file:
+        part = Path(file.name)
+        try:
+            np.savez_compressed(file, allow_pickle=False, **arrays)
+            file.close()
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)

@@ -58,7 +58,7 @@ def read_torchvision(name: str, root: Path, size: int) -> Raw | None:
         return None
     try:
         parts = [OPENERS[name](root, train, False) for train in (True, False)]
-    except (OSError, RuntimeError, ValueError, EOFError) as error:
+    except (OSError, RuntimeError, ValueError, IndexError, EOFError) as error:
         reason = " ".join(str(error).split())
         raise UsageError(f"{root / FILES[name]}: damaged or incomplete {name} ({reason})") from error
     train, test = (_image_set(part, size) for part in parts)

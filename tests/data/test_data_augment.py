@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torchvision.transforms import v2
+
+from fedchoir.data import augment as module
+from fedchoir.data.augment import augment, draw_boxes, grey, jitter, resized_crop, rotate, shift, turn_hue
+from fedchoir.errors import UsageError
+
+KINDS = ["none", "weak", "strong", "fccl"]
+tv = v2.functional
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture
+def images() -> torch.Tensor:
+    return torch.randint(0, 256, (16, 3, 32, 32), generator=seeded(0), dtype=torch.uint8)
+
+
+@pytest.fixture
+def pixels(images: torch.Tensor) -> torch.Tensor:
+    smooth = torch.nn.functional.avg_pool2d(images.float() / 255, 3, stride=1, padding=1)
+    return (smooth - smooth.amin()) / (smooth.amax() - smooth.amin())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_shape_range_determinism_and_untouched_input(images, kind):
+    before = images.clone()
+    first, again, other = (augment(images, kind, seeded(s)) for s in (1, 1, 2))
+    assert first.shape == images.shape
+    assert first.dtype == torch.float32
+    assert first.min() >= 0
+    assert first.max() <= 1
+    assert torch.equal(first, again)
+    assert torch.equal(first, other) == (kind == "none")
+    assert torch.equal(images, before)
+
+
+@pytest.mark.parametrize("kind", ["weak", "strong", "fccl"])
+def test_every_sample_has_its_own_parameters(images, kind):
+    same = images[:1].expand(8, -1, -1, -1)
+    seen = augment(same, kind, seeded(3))
+    assert len({row.numpy().tobytes() for row in seen}) == 8
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_device_without_reading_back(images, kind):
+    # A meta tensor has no values: mixing devices or asking for a value on the host would raise.
+    assert augment(images.to("meta"), kind, seeded(0)).device.type == "meta"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_sizes_and_single_images(kind):
+    for batch, side in ((1, 8), (3, 17), (2, 64)):
+        assert augment(torch.zeros(batch, 3, side, side, dtype=torch.uint8), kind, seeded(0)).shape[-1] == side
+
+
+def test_none_only_scales(images):
+    torch.testing.assert_close(augment(images, "none", seeded(0)), images.float() / 255)
+
+
+def test_unknown_kind_is_a_usage_error(images):
+    with pytest.raises(UsageError, match="'wild' is not one of none, weak, strong, fccl"):
+        augment(images, "wild", seeded(0))
+
+
+def test_crop_is_torchvisions_resized_crop(pixels):
+    boxes = draw_boxes(16, 32, seeded(4))
+    flipped = torch.arange(16) % 2 == 0
+    ours = resized_crop(pixels, boxes, flipped)
+    for i, (top, left, height, width) in enumerate(boxes.tolist()):
+        theirs = tv.resized_crop(pixels[i], top, left, height, width, [32, 32], antialias=False)
+        theirs = tv.horizontal_flip(theirs) if flipped[i] else theirs
+        torch.testing.assert_close(ours[i], theirs, atol=1e-4, rtol=0)
+
+
+def test_boxes_fit_and_cover_the_scales():
+    boxes = draw_boxes(5000, 32, seeded(0)).float()
+    top, left, height, width = boxes.unbind(1)
+    assert (boxes >= 0).all()
+    assert (top + height <= 32).all()
+    assert (left + width <= 32).all()
+    area = height * width / 32**2
+    assert 0.17 < float(area.min()) < 0.25
+    assert float(area.max()) > 0.95
+    assert float((width / height).min()) > 0.7
+    assert float((width / height).max()) < 1.43
+
+
+def test_shift_is_a_crop_after_padding(pixels):
+    top, left = torch.tensor([-4, 0, 3, 4]), torch.tensor([2, 0, -4, 4])
+    flipped = torch.tensor([False, True, True, False])
+    ours = shift(pixels[:4], top, left, flipped)
+    for i in range(4):
+        padded = tv.pad(pixels[i], [4, 4, 4, 4])
+        theirs = tv.crop(padded, int(top[i]) + 4, int(left[i]) + 4, 32, 32)
+        theirs = tv.horizontal_flip(theirs) if flipped[i] else theirs
+        torch.testing.assert_close(ours[i], theirs)
+
+
+def test_rotation_is_torchvisions(pixels):
+    degrees = torch.linspace(-15, 15, 16)
+    ours = rotate(pixels, degrees)
+    for i, angle in enumerate(degrees.tolist()):
+        theirs = tv.rotate(pixels[i], angle)
+        different = (ours[i] != theirs).any(dim=0).float().mean()
+        assert different < 0.01  # ties between two nearest pixels
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_jitter_is_torchvisions_in_the_documented_order(pixels, seed):
+    factors = torch.rand(4, 16, generator=seeded(seed))
+    brightness, contrast, saturation = 0.6 + 0.8 * factors[:3]
+    hue = (factors[3] - 0.5) * 0.2
+    ours = jitter(pixels, brightness, contrast, saturation, hue)
+    for i in range(16):
+        theirs = tv.adjust_brightness(pixels[i], float(brightness[i]))
+        theirs = tv.adjust_contrast(theirs, float(contrast[i]))
+        theirs = tv.adjust_saturation(theirs, float(saturation[i]))
+        theirs = tv.adjust_hue(theirs, float(hue[i]))
+        torch.testing.assert_close(ours[i], theirs, atol=1e-4, rtol=0)
+
+
+def test_hue_turns_on_grey_black_white_and_pure_colours():
+    colours = torch.tensor([[0.5, 0.5, 0.5], [0, 0, 0], [1, 1, 1], [1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 0]])
+    pixels = colours.view(-1, 3, 1, 1)
+    for turn in (-0.5, -0.1, 0.0, 1 / 3, 0.5):
+        theirs = torch.stack([tv.adjust_hue(p, turn) for p in pixels])
+        torch.testing.assert_close(turn_hue(pixels, torch.full((7,), turn)), theirs, atol=1e-5, rtol=0)
+    thirds = turn_hue(pixels[3:4], torch.tensor([1 / 3])).flatten()
+    torch.testing.assert_close(thirds, torch.tensor([0.0, 1.0, 0.0]), atol=1e-6, rtol=0)
+
+
+def test_grey_is_torchvisions(pixels):
+    torch.testing.assert_close(grey(pixels), tv.rgb_to_grayscale(pixels), atol=1e-5, rtol=0)
+
+
+def test_strong_greys_a_fifth_and_jitters_four_fifths(monkeypatch):
+    monkeypatch.setattr(module, "resized_crop", lambda pixels, boxes, flipped: pixels)
+    base = torch.tensor([200, 100, 50], dtype=torch.uint8).view(1, 3, 1, 1).expand(2000, 3, 8, 8)
+    seen = augment(base, "strong", seeded(0))
+    greyed = (seen.amax(dim=1) - seen.amin(dim=1)).amax(dim=(1, 2)) < 1e-6
+    same = (seen - base / 255).abs().amax(dim=(1, 2, 3)) < 1e-5
+    assert 0.16 < float(greyed.float().mean()) < 0.24
+    assert 0.12 < float(same.float().mean()) < 0.20  # 0.2 not jittered × 0.8 not grey

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedchoir.data.partition import classes_per_client, dirichlet, from_file, iid, least_images, shards
+from fedchoir.errors import UsageError
+
+
+def assert_every_image_once(parts, images: int):
+    assert torch.cat(list(parts)).sort().values.tolist() == list(range(images))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    labels=st.lists(st.integers(0, 6), min_size=4, max_size=120),
+    clients=st.integers(1, 12),
+    beta=st.sampled_from([1e-4, 0.05, 0.5, 5.0, 1e3]),
+    seed=st.integers(0, 2**31),
+)
+def test_any_draw_uses_every_image_once_and_starves_nobody(labels, clients, beta, seed):
+    tensor = torch.tensor(labels)
+    if clients > len(labels):
+        with pytest.raises(UsageError, match=f"only {len(labels)} training images"):
+            dirichlet(tensor, clients, beta, seed)
+        return
+    least = least_images(len(labels), clients)
+    assert least >= 1
+    for drawn in (dirichlet(tensor, clients, beta, seed), iid(tensor, clients, seed)):
+        assert len(drawn.parts) == clients
+        assert_every_image_once(drawn.parts, len(labels))
+        assert min(map(len, drawn.parts)) >= least
+
+
+def test_hopeless_dirichlet_draw_is_repaired_and_says_so():
+    labels = torch.arange(10000) % 10
+    drawn = dirichlet(labels, 200, 0.05, seed=0)
+    assert_every_image_once(drawn.parts, 10000)
+    assert min(map(len, drawn.parts)) == 10
+    assert "of 200 clients drew fewer than 10 images" in drawn.notes[0]
+
+
+def test_large_beta_is_even_and_small_beta_is_not():
+    labels = torch.arange(10000) % 10
+    even, skewed = (dirichlet(labels, 10, beta, seed=1) for beta in (1000.0, 0.1))
+    spread = [torch.stack([labels[p].bincount(minlength=10) for p in d.parts]).float().std() for d in (even, skewed)]
+    assert spread[0] < 15 < 100 < spread[1]
+    assert even.notes == ()
+
+
+def test_draws_follow_the_seed():
+    labels = torch.arange(500) % 10
+    one, same, other = (dirichlet(labels, 5, 0.5, seed) for seed in (0, 0, 1))
+    assert all(torch.equal(a, b) for a, b in zip(one.parts, same.parts, strict=True))
+    assert any(len(a) != len(b) for a, b in zip(one.parts, other.parts, strict=True))
+
+
+def test_iid_shares_have_the_same_mix():
+    labels = torch.arange(1000) % 10
+    parts = iid(labels, 7, seed=0).parts
+    assert {len(p) for p in parts} <= {142, 143}
+    for part in parts:
+        counts = labels[part].bincount(minlength=10)
+        assert int(counts.max() - counts.min()) <= 1
+
+
+@settings(max_examples=25, deadline=None)
+@given(clients=st.integers(1, 10), per_client=st.integers(1, 4), seed=st.integers(0, 1000))
+def test_shards_give_few_classes(clients, per_client, seed):
+    labels = torch.arange(400) % 10
+    drawn = shards(labels, clients, per_client, seed)
+    assert_every_image_once(drawn.parts, 400)
+    width = 2 + 400 // (clients * per_client) // 40  # classes that one shard can touch
+    assert all(len(labels[p].unique()) <= per_client * width for p in drawn.parts)
+
+
+def test_more_shards_than_images():
+    with pytest.raises(UsageError, match="needs 12 images or more"):
+        shards(torch.zeros(10, dtype=torch.int64), 4, 3, seed=0)
+
+
+@settings(max_examples=25, deadline=None)
+@given(clients=st.integers(1, 15), classes=st.integers(1, 7), seed=st.integers(0, 1000))
+def test_classes_per_client(clients, classes, seed):
+    labels = torch.arange(700) % 7
+    if clients * classes < 7:
+        with pytest.raises(UsageError, match="so that every image has an owner"):
+            classes_per_client(labels, clients, classes, seed)
+        return
+    drawn = classes_per_client(labels, clients, classes, seed)
+    assert_every_image_once(drawn.parts, 700)
+    assert all(len(labels[p].unique()) == classes for p in drawn.parts)
+
+
+def test_more_classes_per_client_than_there_are():
+    with pytest.raises(UsageError, match="wanted 1 to 3"):
+        classes_per_client(torch.arange(30) % 3, 5, 4, seed=0)
+
+
+def test_from_file_lists_and_names(tmp_path):
+    path = tmp_path / "parts.json"
+    path.write_text(json.dumps([[3, 0], [1, 2, 4]]))
+    drawn = from_file(path, 5)
+    assert [p.tolist() for p in drawn.parts] == [[0, 3], [1, 2, 4]]
+    assert (drawn.names, drawn.notes) == (None, ())
+    path.write_text(json.dumps({"north": [0], "south": [1, 2]}))
+    drawn = from_file(path, 5)
+    assert drawn.names == ("north", "south")
+    assert drawn.notes == ("partition_file leaves out 2 of 5 training images",)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not a readable JSON file"),
+        ("[]", "wanted a list of lists"),
+        ("[[0], []]", "wanted a list of lists"),
+        ("3", "wanted a list of lists"),
+        ("[[0, 5]]", "5 is not a position below 5"),
+        ("[[0, -1]]", "-1 is not a position"),
+        ('[[0, "1"]]', "'1' is not a position"),
+        ("[[true]]", "True is not a position"),
+        ("[[0, 1], [1]]", "image 1 given to client 0 and client 1"),
+        ('{"a": [2, 2]}', "image 2 given to a and a"),
+    ],
+)
+def test_bad_partition_files(tmp_path, text, message):
+    path = tmp_path / "parts.json"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=message) as caught:
+        from_file(path, 5)
+    assert "\n" not in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_missing_partition_file(tmp_path):
+    with pytest.raises(UsageError, match="not a readable JSON file"):
+        from_file(tmp_path / "absent.json", 5)
