@@ -230,9 +230,7 @@ def test_gradients_reach_every_parameter_and_training_lowers_the_loss(name: str)
     assert min(losses[-2:]) < losses[0]
 
 
-@pytest.mark.parametrize(
-    "name", ["resnet10@4", "efficientnet_b0@0.25", "googlenet@0.125", "vgg9@4", "alexnet@8"]
-)
+@pytest.mark.parametrize("name", ["resnet10@4", "efficientnet_b0@0.25", "googlenet@0.125", "vgg9@4", "alexnet@8"])
 def test_memory_format_and_autocast_keep_the_answer(name: str) -> None:
     model = built(name).eval()
     with torch.no_grad():
@@ -303,9 +301,7 @@ def test_impossible_dimensions_are_told(classes: int, size: int, named: str) -> 
 
 
 def test_timm_is_imported_only_when_asked_for() -> None:
-    code = (
-        "import sys; from fedchoir import models; models.build('mlp@4', 2); assert 'timm' not in sys.modules"
-    )
+    code = "import sys; from fedchoir import models; models.build('mlp@4', 2); assert 'timm' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -141,15 +140,7 @@ def conv_bn_relu(inputs: int, outputs: int, kernel: int = 3, stride: int = 1) ->
 
 
 def init_kaiming(module: nn.Module) -> None:
-    """He et al.'s normal initialisation of every convolution by fan out; other layers keep PyTorch's own.
-
-    The fan is counted within a group. PyTorch counts it over all groups, which makes the outputs of a depthwise
-    convolution so small that BatchNorm's running variance needs some hundred steps to come down to them: until
-    then a model that fits its batches answers at chance in eval mode, and clients with little data stay there.
-    """
+    """He et al.'s normal initialisation of every convolution (fan out); other layers keep PyTorch's own."""
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d):
-            fan_out = layer.out_channels * math.prod(layer.kernel_size) / layer.groups
-            nn.init.normal_(layer.weight, std=math.sqrt(2 / fan_out))
-            if layer.bias is not None:
-                nn.init.zeros_(layer.bias)
+            nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")

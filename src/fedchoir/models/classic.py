@@ -31,9 +31,7 @@ def _vgg9(spec: Spec) -> Parts:
     )
     init_kaiming(trunk)
     hidden = 16 * w
-    neck = nn.Sequential(
-        GridPool(4), nn.Linear(8 * w * 16, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU()
-    )
+    neck = nn.Sequential(GridPool(4), nn.Linear(8 * w * 16, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU())
     return Parts(trunk, neck, nn.Linear(hidden, spec.num_classes), map_dim=8 * w, feature_dim=hidden)
 
 
@@ -75,7 +73,7 @@ def _alexnet(spec: Spec) -> Parts:
 
 
 def _init_plain(module: nn.Module) -> None:
-    """He's initialisation by fan in, which keeps the scale of activations in a deep network without BatchNorm."""
+    """He et al.'s initialisation by fan in: keeps the scale of the activations without BatchNorm."""
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d | nn.Linear):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
@@ -140,12 +138,8 @@ def _logistic(spec: Spec) -> Parts:
 
 ARCHITECTURES = {
     "vgg9": Architecture("VGG-9 with BatchNorm, 6 convolutions; @WIDTH = first width (32)", _vgg9, 32),
-    "alexnet": Architecture(
-        "AlexNet for small images, 5 convolutions; @WIDTH = first width (64)", _alexnet, 64
-    ),
-    "simple_cnn": Architecture(
-        "two 5×5 convolutions (FedAvg's CNN); @WIDTH = first width (32)", _simple_cnn, 32
-    ),
+    "alexnet": Architecture("AlexNet for small images, 5 convolutions; @WIDTH = first width (64)", _alexnet, 64),
+    "simple_cnn": Architecture("two 5×5 convolutions (FedAvg's CNN); @WIDTH = first width (32)", _simple_cnn, 32),
     "cnn2": Architecture("two 3×3 convolutions (Reddi et al.'s CNN); @WIDTH = first width (32)", _cnn2, 32),
     "mlp": Architecture("two hidden layers on the pixels; @WIDTH = hidden units (200)", _mlp, 200),
     "logistic": Architecture("logistic regression on the pixels", _logistic, None),

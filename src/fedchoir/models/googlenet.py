@@ -2,8 +2,8 @@
 
 The stem's 7×7 convolution becomes 3×3 at stride 1 and its first max-pooling goes: total stride 8, not 32.
 No auxiliary heads, no input transform. ``@WIDTH`` multiplies every channel count (at least 1 remains).
-Initialised like the ResNets: torchvision's deviation of 0.01 starts far below BatchNorm's running variance of 1,
-and eval mode would be at chance for the first hundred steps.
+Initialised like the ResNets: with torchvision's deviation of 0.01 BatchNorm's running variance, which starts at
+1, stays too large for some hundred steps, and eval mode answers near chance meanwhile.
 """
 
 from __future__ import annotations

@@ -45,9 +45,7 @@ def _resnet(spec: Spec, blocks: tuple[int, ...]) -> Parts:
 def _architecture(blocks: tuple[int, ...], width: int) -> Architecture:
     stages = ", ".join(str(width * 2**depth) for depth in range(len(blocks)))
     counts = "+".join(map(str, blocks))
-    summary = (
-        f"ResNet with {counts} basic blocks of widths {stages}, 3×3 stem; @WIDTH = first width ({width})"
-    )
+    summary = f"ResNet with {counts} basic blocks of widths {stages}, 3×3 stem; @WIDTH = first width ({width})"
     return Architecture(summary, partial(_resnet, blocks=blocks), width)
 
 

@@ -81,9 +81,7 @@ def build_timm(name: str, num_classes: int, image_size: int) -> VisionModel:
         map_dim, feature_dim = _dimensions(backbone, image_size)
     except _MISFITS as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UsageError(
-            f"model '{name}' does not take {image_size}×{image_size} images: {reason}"
-        ) from error
+        raise UsageError(f"model '{name}' does not take {image_size}×{image_size} images: {reason}") from error
     head = nn.Linear(feature_dim, num_classes)
     return TimmModel(
         name,
