@@ -91,7 +91,7 @@ def run(
         "scenario": scenario, "public": public, "models": models, "rounds": rounds, "seed": seed, "profile": profile,
         "data_root": data_root, "device": device, "precision": precision, "out": out,
     }  # fmt: skip
-    values = experiments.read(Path(method)) if method.endswith(".toml") else {"method": method}
+    values: dict[str, Any] = experiments.read(Path(method)) if method.endswith(".toml") else {"method": method}
     values |= {name: value for name, value in given.items() if value is not None}
     settings = dict(experiments.parse_setting(text) for text in set_ or [])
     values["settings"] = {**values.get("settings", {}), **settings}

@@ -73,10 +73,9 @@ def plan(experiment: Experiment) -> Plan:
     the profile, the user's settings."""
     method = methods.get(experiment.method)
     scenario = scenario_info(experiment.scenario)
-    known = set(method.Params.model_fields)
     values = {
-        **{k: v for k, v in scenario.defaults.items() if k in known},
-        **{k: v for k, v in method.profile(experiment.profile, scenario.name).items() if k in known},
+        **{k: v for k, v in scenario.defaults.items() if k != "rounds"},
+        **method.profile(experiment.profile, scenario.name),
         **experiment.settings,
     }
     try:

@@ -54,7 +54,7 @@ def run(experiment: Experiment, *, resume: bool = False, observers: Iterable[Obs
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), matmul_precision(plan):
         engine = LocalEngine(
             method, scenario, public, device=device, precision=experiment.precision,
-            progress=lambda client, phase: [w.client(client, phase) for w in watchers] and None,
+            progress=lambda client, phase: tell(watchers, client, phase),
         )  # fmt: skip
         federation = Federation(
             method, engine, tuple(scenario.tests), quorum=experiment.quorum, folder=plan.out / "checkpoint"
@@ -82,6 +82,11 @@ def run(experiment: Experiment, *, resume: bool = False, observers: Iterable[Obs
     result = summarise(task, tuple(scenario.tests), events, facts)
     write_json(plan.out / "result.json", result.model_dump(mode="json"))
     return result
+
+
+def tell(watchers: list[Observer], client: str, phase: str) -> None:
+    for watcher in watchers:
+        watcher.client(client, phase)
 
 
 def play(federation: Federation, path: Path, events: list[Event], watchers: list[Observer]) -> None:

@@ -63,7 +63,7 @@ _FEDCT = {
     "local_batch": 64,
     "optimizer": "sgd",
     "local_lr": 0.01,
-    "weight_decay": 1e-5,
+    "local_weight_decay": 1e-5,
     "partition": "dirichlet",
     "beta": 0.5,
     "public_size": 5000,

@@ -173,6 +173,15 @@ def _read(name: str, source: Source, root: Path, size: int, progress: Progress |
     return raw, ()
 
 
+def found(name: str, root: Path | None = None) -> str:
+    """Where a data set lies under the data root, or the empty string."""
+    folder, source = data_root(root), SOURCES[name]
+    places = [find_npz(folder, stem) for stem in source.stems]
+    places += [folder / FILES[name]] if name in FILES else []
+    places += [find_folder(folder, relative) for relative in source.folders]
+    return next((str(place.relative_to(folder)) for place in places if place is not None and place.exists()), "")
+
+
 def _missing(name: str, source: Source, root: Path) -> str:
     places = [f"{source.stems[0]}.npz", FILES.get(name), f"{source.folders[-1]}/" if source.folders else None]
     looked = " or ".join(place for place in places if place)

@@ -6,7 +6,7 @@ every client to speak and gives back what was combined. Steps travel with the ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +29,7 @@ class PublicBatch:
         return {"B": self.size}
 
 
-Heard = Payload | Sequence[Payload] | Mapping[int, Payload] | None
+Heard = Payload | list[Payload] | dict[int, Payload] | None
 """What a step brings to a client: one payload for all, one per public batch, or one for each client."""
 
 
@@ -99,7 +99,7 @@ def heard_by(heard: Heard, client: int, part: int) -> Payload | None:
     """The payload that one client hears in one batch of a step."""
     if heard is None or isinstance(heard, Payload):
         return heard
-    if isinstance(heard, Mapping):
+    if isinstance(heard, dict):
         return heard.get(client)
     return heard[part]
 
@@ -110,6 +110,6 @@ def heard_bytes(heard: Heard, client: int) -> int:
         return 0
     if isinstance(heard, Payload):
         return heard.nbytes
-    if isinstance(heard, Mapping):
+    if isinstance(heard, dict):
         return heard[client].nbytes if client in heard else 0
     return sum(payload.nbytes for payload in heard)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedchoir.data.augment import augment
+from fedchoir.data.augment import Augmentation, augment
 from fedchoir.data.images import normalise
 from fedchoir.data.public import PublicSet
 from fedchoir.federation.phases import PublicBatch
@@ -15,7 +15,7 @@ from fedchoir.rng import generator
 class PublicView:
     """Turns the name of a public batch into images: every site derives the same ones from the seed."""
 
-    def __init__(self, public: PublicSet, *, seed: int, kind: str, device: torch.device) -> None:
+    def __init__(self, public: PublicSet, *, seed: int, kind: Augmentation, device: torch.device) -> None:
         self._public = public
         self._images = public.images.to(device)
         self._seed = seed

@@ -95,7 +95,7 @@ class FCCLPlus(PublicMethod):
         if p.teacher == "updated":
             self.remember(client)
         if p.regulariser == "none":
-            return client.fit(self.supervised_loss)
+            return super().practise(client)
         if p.regulariser == "ewc":
             client.memory["fisher"] = diagonal_fisher(client, client.recall("teacher"))
             return client.fit(self.ewc_loss)

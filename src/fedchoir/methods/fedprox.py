@@ -30,6 +30,6 @@ class FedProx(FedAvg):
         client.memory["global"] = {name: p.detach().clone() for name, p in client.model.named_parameters()}
         super().practise(client)
 
-    def supervised_loss(self, client: Client, batch: Batch) -> Tensor:
+    def local_loss(self, client: Client, batch: Batch) -> Tensor:
         distance = proximal(client.model.parameters(), client.recall("global").values())
-        return super().supervised_loss(client, batch) + self.params.mu * distance
+        return super().local_loss(client, batch) + self.params.mu * distance

@@ -92,7 +92,11 @@ class Method:
 
     def practise(self, client: Client) -> None:
         """The local phase: epochs on private data."""
-        client.fit(self.supervised_loss)
+        client.fit(self.local_loss)
+
+    def local_loss(self, client: Client, batch: Batch) -> Tensor:
+        """The loss on a private batch."""
+        return self.supervised_loss(client, batch)
 
     def supervised_loss(self, client: Client, batch: Batch) -> Tensor:
         return F.cross_entropy(client.logits(batch.images), batch.labels)

@@ -32,7 +32,7 @@ class Solo(Method):
         yield Step(self.practise)
 
     def practise(self, client: Client) -> None:
-        client.fit(self.supervised_loss, epochs=self.epochs_in(client))
+        client.fit(self.local_loss, epochs=self.epochs_in(client))
 
     def epochs_in(self, client: Client) -> int:
         """This round's share of the epochs."""

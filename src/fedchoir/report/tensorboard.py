@@ -23,7 +23,7 @@ class TensorBoard:
 
         folder = self._folder or plan.out / "tensorboard"
         # purge_step hides what a killed run wrote after its last checkpoint
-        self._writer = SummaryWriter(str(folder), purge_step=len(done) if done else None)  # type: ignore[no-untyped-call]
+        self._writer = SummaryWriter(str(folder), purge_step=len(done) if done else None)
         self._names = [card.name for card in task.clients]
 
     def client(self, name: str, phase: str) -> None:

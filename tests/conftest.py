@@ -1,0 +1,80 @@
+"""Small things that all tests share. Tests use one torch thread: two workers on two cores, no fighting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedchoir import Experiment, Result, methods, run
+
+torch.set_num_threads(1)
+
+CLASSES = 4
+MIXED = ("simple_cnn@4", "resnet10@4", "mlp")
+
+
+def draw_shapes(rng: np.random.Generator, count: int, tint: tuple[float, float, float], noise: float) -> dict[str, Any]:
+    """Images 16×16 whose class is the quadrant that is bright, in one domain's tint and noise."""
+    labels = np.arange(count) % CLASSES
+    images = rng.normal(60, noise, (count, 16, 16, 3))
+    for i, label in enumerate(labels):
+        row, column = divmod(int(label), 2)
+        images[i, 8 * row : 8 * row + 8, 8 * column : 8 * column + 8] += 120 * np.array(tint)
+    return {"x": images.clip(0, 255).astype(np.uint8), "y": labels.astype(np.int64)}
+
+
+@pytest.fixture(scope="session")
+def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's own folder: three clients, four classes, 16×16 images, one .npz each."""
+    folder = tmp_path_factory.mktemp("shapes")
+    rng = np.random.default_rng(5)
+    for name, tint, noise in (("red", (1, 0.1, 0.1), 20), ("green", (0.1, 1, 0.1), 30), ("white", (1, 1, 1), 40)):
+        train, test = draw_shapes(rng, 48, tint, noise), draw_shapes(rng, 32, tint, noise)
+        arrays = {"train_x": train["x"], "train_y": train["y"], "test_x": test["x"], "test_y": test["y"]}
+        np.savez(folder / f"{name}.npz", **arrays)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def public_shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A public set of 40 unlabeled images."""
+    path = tmp_path_factory.mktemp("public") / "public.npz"
+    np.savez(path, x=np.random.default_rng(6).integers(0, 256, (40, 16, 16, 3), dtype=np.uint8))
+    return path
+
+
+SMALL = {"image_size": 16, "local_epochs": 2, "local_batch": 16, "public_size": 40, "public_batch": 16}
+FOR_METHOD: dict[str, dict[str, Any]] = {  # where a method needs something else to be small
+    "fccl": {"pretrain_epochs": 2},
+}
+
+
+@pytest.fixture
+def small(shapes: Path, public_shapes: Path, tmp_path: Path) -> Callable[..., Experiment]:
+    """Makes an experiment that takes a second."""
+
+    def make(method: str, name: str = "run", **changes: Any) -> Experiment:
+        cls = methods.get(method)
+        settings = {**SMALL, **FOR_METHOD.get(method, {}), **changes.pop("settings", {})}
+        values: dict[str, Any] = {
+            "method": method,
+            "scenario": str(shapes),
+            "public": str(public_shapes),
+            "models": MIXED if cls.heterogeneous else ("resnet10@4",),
+            "rounds": 3,
+            "device": "cpu",
+            "out": tmp_path / name,
+        }
+        return Experiment(**{**values, **changes}, settings=settings)
+
+    return make
+
+
+@pytest.fixture
+def play(small: Callable[..., Experiment]) -> Callable[..., Result]:
+    return lambda method, name="run", **changes: run(small(method, name, **changes))
