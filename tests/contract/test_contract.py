@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.conftest import CLASSES
 
 from fedchoir import Experiment, Result, methods, run, runner
 from fedchoir.engines.local import LocalEngine
@@ -17,7 +18,6 @@ from fedchoir.federation import checkpoint
 from fedchoir.federation.exchange import Reply
 from fedchoir.federation.payload import Payload, check, declared_by
 from fedchoir.federation.phases import Action, Exchange
-from tests.conftest import CLASSES
 
 NAMES = list(methods.registry())
 EXCHANGING = [name for name in NAMES if name not in ("solo", "byol")]

@@ -1,0 +1,70 @@
+"""Checkpoints are whole or not there."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedchoir.errors import UsageError
+from fedchoir.federation import checkpoint
+
+
+def states(value: float) -> list[tuple[str, dict[str, torch.Tensor]]]:
+    return [("server", {}), ("client-0", {"w": torch.full((3,), value)})]
+
+
+def test_save_and_load(tmp_path: Path) -> None:
+    assert checkpoint.latest(tmp_path) is None
+    checkpoint.save(tmp_path, 0, states(1.0), {"round": 0})
+    checkpoint.save(tmp_path, 1, states(2.0), {"round": 1})
+    saved = checkpoint.latest(tmp_path)
+    assert saved is not None
+    assert checkpoint.load(saved, "client-0")["w"].tolist() == [2.0] * 3
+    assert checkpoint.load(saved, "server") == {}
+    assert checkpoint.facts(saved) == {"round": 1}
+    assert len(list(tmp_path.glob("round-*"))) == 1
+
+
+@pytest.mark.parametrize("fail_at", ["client-0", "facts.json", "latest.json"])
+def test_a_full_disk_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fail_at: str) -> None:
+    checkpoint.save(tmp_path, 0, states(1.0), {"round": 0})
+    save_tensors, write_json = checkpoint.save_tensors, checkpoint.write_json
+
+    def full(path: Path, *rest: object) -> None:
+        if fail_at in path.name:
+            path.with_name(path.name + ".part").write_bytes(b"half")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        (save_tensors if path.suffix == ".safetensors" else write_json)(path, *rest)  # type: ignore[operator]
+
+    monkeypatch.setattr(checkpoint, "save_tensors", full)
+    monkeypatch.setattr(checkpoint, "write_json", full)
+    with pytest.raises(OSError, match="No space left"):
+        checkpoint.save(tmp_path, 1, states(2.0), {"round": 1})
+    monkeypatch.undo()
+    saved = checkpoint.latest(tmp_path)
+    assert saved is not None
+    assert checkpoint.facts(saved) == {"round": 0}
+    assert checkpoint.load(saved, "client-0")["w"].tolist() == [1.0] * 3
+    checkpoint.save(tmp_path, 1, states(2.0), {"round": 1})  # and the next attempt works
+    assert checkpoint.facts(checkpoint.latest(tmp_path)) == {"round": 1}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"folder": "../elsewhere"}', '{"folder": 3}', '{"folder": "round-00009"}'])
+def test_a_damaged_pointer_is_named(tmp_path: Path, text: str) -> None:
+    checkpoint.save(tmp_path, 0, states(1.0), {"round": 0})
+    (tmp_path / "latest.json").write_text(text)
+    with pytest.raises(UsageError, match=r"latest\.json"):
+        checkpoint.latest(tmp_path)
+
+
+def test_a_damaged_tensor_file_is_named(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, 0, states(1.0), {"round": 0})
+    saved = checkpoint.latest(tmp_path)
+    assert saved is not None
+    path = saved / "client-0.safetensors"
+    path.write_bytes(path.read_bytes()[:-4])
+    with pytest.raises(UsageError, match=r"client-0\.safetensors is not a readable"):
+        checkpoint.load(saved, "client-0")

@@ -1,0 +1,181 @@
+"""Clients: one training loop, targets from frozen models, still statistics, state that survives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from fedchoir.data.images import ImageSet
+from fedchoir.data.public import PublicSet
+from fedchoir.federation.client import Client, Frozen
+from fedchoir.federation.phases import PublicBatch
+from fedchoir.federation.public import PublicView
+from fedchoir.federation.settings import Settings
+from fedchoir.federation.training import Batch
+from fedchoir.models import build
+
+
+def images(count: int, seed: int = 0) -> ImageSet:
+    g = torch.Generator().manual_seed(seed)
+    pixels = torch.randint(0, 256, (count, 3, 16, 16), generator=g, dtype=torch.uint8)
+    return ImageSet(pixels, torch.arange(count) % 4)
+
+
+def client(count: int = 20, model: str = "resnet10@4", **settings: Any) -> Client:
+    torch.manual_seed(0)
+    chosen = Settings(**{"local_epochs": 2, "local_batch": 8, "image_size": 16, **settings})
+    public = PublicSet("p", images(12, 9).images, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25), (), "")
+    view = PublicView(public, seed=0, kind="weak", device=torch.device("cpu"))
+    return Client(0, "a", build(model, 4, image_size=16), images(count), settings=chosen, seed=0, rounds=4, public=view)
+
+
+def loss(c: Client, batch: Batch) -> torch.Tensor:
+    return cross_entropy(c.logits(batch.images), batch.labels)
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+BATCH = PublicBatch(0, 0, 0, 0, 8)
+
+
+def test_fit_equals_a_plain_loop() -> None:
+    """The training loop against one written out by hand: same batches, same optimiser, same weights."""
+    one, two = client(), client()
+    one.phase = two.phase = "practise"
+    one.fit(loss)
+    optimizer = torch.optim.Adam(two.model.parameters(), lr=1e-3)
+    two.model.train()
+    for epoch in range(2):
+        order = torch.randperm(20, generator=two._draw("private order", epoch))
+        for index in order.split(8):
+            pixels = two.private.images[index].float() / 255
+            mean, std = (torch.tensor(v).view(1, 3, 1, 1) for v in (two.private.mean, two.private.std))
+            optimizer.zero_grad()
+            cross_entropy(two.model((pixels - mean) / std), two.private.labels[index]).backward()
+            optimizer.step()
+    for (name, a), b in zip(one.model.state_dict().items(), two.model.state_dict().values(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_a_last_batch_of_one_image_is_passed_over() -> None:
+    seen: list[int] = []
+    c = client(count=17)
+    c.fit(lambda k, batch: seen.append(len(batch)) or loss(k, batch), epochs=1)
+    assert seen == [8, 8]
+
+
+def test_saying_learns_nothing() -> None:
+    c = client()
+    before = c.snapshot()
+    h, z = c.say(BATCH)
+    after = c.snapshot()
+    moved = [n for n in before if not torch.equal(before[n], after[n]) and "num_batches" not in n]
+    assert moved == []
+    assert h.shape == (8, c.model.feature_dim)
+    assert z.shape == (8, 4)
+    assert not z.requires_grad
+
+
+def test_saying_is_what_the_learning_pass_sees() -> None:
+    """The consensus holds exactly what the first loss is computed from."""
+    c = client()
+    _, said = c.say(BATCH)
+    seen: list[torch.Tensor] = []
+
+    def spy(k: Client, batch: Batch) -> torch.Tensor:
+        z = k.logits(batch.images)
+        seen.append(z.detach().clone())
+        return z.square().mean()
+
+    c.learn(BATCH, spy)
+    torch.testing.assert_close(seen[0], said, rtol=1e-5, atol=1e-6)
+
+
+def test_all_clients_see_the_same_public_images() -> None:
+    one, two = client(), client(model="mlp")
+    assert torch.equal(one.look(BATCH), two.look(BATCH))
+    assert not torch.equal(one.look(BATCH), one.look(PublicBatch(1, 0, 0, 0, 8)))
+
+
+@pytest.mark.parametrize("augment", ["none", "weak"])
+@pytest.mark.parametrize("mode", ["eval", "train"])
+def test_frozen_targets_are_what_the_frozen_model_says(mode: Any, augment: str) -> None:
+    c = client(private_augment=augment)
+    weights = c.snapshot()
+    twin = c.twin(weights)
+    gaps: list[float] = []
+
+    def spy(k: Client, batch: Batch) -> torch.Tensor:
+        with torch.no_grad():
+            expected = twin.train(mode == "train")(batch.images)
+        gaps.append((batch["teacher"] - expected).abs().max().item())
+        return loss(k, batch)
+
+    c.fit(spy, teacher=Frozen(weights, batchnorm=mode))
+    assert max(gaps) < 1e-4
+
+
+def test_teachers_do_not_move() -> None:
+    c = client()
+    weights = c.snapshot()
+    kept = {n: t.clone() for n, t in weights.items()}
+    c.fit(loss, teacher=Frozen(weights, batchnorm="train"))
+    assert all(torch.equal(kept[n], weights[n]) for n in kept if "num_batches" not in n)
+    assert not same(kept, c.snapshot())
+
+
+def test_features_as_targets_and_survey() -> None:
+    c = client()
+    h = c.survey("features")
+    assert h.shape == (20, c.model.feature_dim)
+    seen: list[torch.Tensor] = []
+    c.fit(lambda k, b: seen.append(b["old"]) or loss(k, b), epochs=1, old=Frozen(c.snapshot(), "features"), row=h)
+    assert seen[0].shape == (8, c.model.feature_dim)
+
+
+def test_the_public_optimiser_lives_for_a_round_or_for_a_batch() -> None:
+    c = client()
+    square = lambda k, b: k.logits(b.images).square().mean()  # noqa: E731
+    c.learn(BATCH, square)
+    first = c.optimizers["public"]
+    c.learn(BATCH, square)
+    assert c.optimizers["public"] is first
+    c.begin(1)
+    assert c.optimizers == {}
+    rebuilt = client(public_optimizer="batch")
+    rebuilt.learn(BATCH, square)
+    first = rebuilt.optimizers["public"]
+    rebuilt.learn(BATCH, square)
+    assert rebuilt.optimizers["public"] is not first
+
+
+def test_state_round_trip() -> None:
+    c = client()
+    c.memory["teacher"] = c.snapshot()
+    c.memory["prototypes"] = torch.randn(4, 8)
+    c.fit(loss)
+    flat = {n: t.clone() for n, t in c.state().items()}
+    other = client()
+    other.load(flat)
+    assert same(flat, other.state())
+
+
+def test_learning_rate_falls_over_the_rounds() -> None:
+    c = client(local_lr=0.1, optimizer="sgd")
+    c.round = 2
+    rates: list[float] = []
+    c.trainer = type("T", (), {"train": lambda s, k, o, *_: rates.append(o.param_groups[0]["lr"]) or torch.zeros(())})()
+    c.fit(loss)
+    assert rates == [pytest.approx(0.1 * (1 - 0.9 * 2 / 4))]
+
+
+def test_reports_carry_mean_losses_once() -> None:
+    c = client()
+    c.fit(loss)
+    assert c.report().keys() == {"local_loss"}
+    assert c.report() == {}
