@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -60,6 +60,7 @@ def run(experiment: Experiment, *, resume: bool = False, observers: Iterable[Obs
             method, engine, tuple(scenario.tests), quorum=experiment.quorum, folder=plan.out / "checkpoint"
         )
         write_plan(plan)
+        write_json(plan.out / "task.json", task_facts(task, tuple(scenario.tests)))
         events = begin(federation, plan, resume)
         for watcher in watchers:
             watcher.began(plan, task, events)
@@ -140,6 +141,16 @@ def write_plan(plan: Plan) -> None:
     toml = plan.out / "experiment.toml"
     if not toml.exists():
         toml.write_text(experiments.to_toml(plan.experiment))
+
+
+def task_facts(task: Task, tests: tuple[str, ...]) -> dict[str, Any]:
+    """What a reader needs to follow a run that is not finished: who takes part, the test sets, the length."""
+    return {
+        "rounds": task.rounds,
+        "tests": list(tests),
+        "clients": [asdict(card) for card in task.clients],
+        "classes": list(task.classes),
+    }
 
 
 def load(plan: Plan) -> Scenario:
