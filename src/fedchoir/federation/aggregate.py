@@ -3,7 +3,7 @@ server holds a running mean and not K replies, and the sum does not depend on wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -82,6 +82,34 @@ class Gather:
         return self._answers
 
 
+class Each:
+    """Combines what lies under each name in its own way.
+
+    >>> both = Each({"w": weighted_mean([3.0, 1.0]), "u": mean})
+    >>> for k in (0, 1):
+    ...     both.add(k, [Payload({"w/bias": torch.tensor([4.0 * k]), "u": torch.tensor([4.0 * k])})])
+    >>> {name: t.item() for name, t in both.result()[0].items()}
+    {'w/bias': 1.0, 'u': 2.0}
+    """
+
+    def __init__(self, ways: Mapping[str, Combine]) -> None:
+        self._ways = {name: way() for name, way in ways.items()}
+
+    def add(self, client: int, parts: Parts) -> None:
+        for name, way in self._ways.items():
+            way.add(client, [part.only(name) for part in parts])
+
+    def result(self) -> list[Payload]:
+        columns = zip(*(way.result() for way in self._ways.values()), strict=True)
+        return [
+            Payload(
+                {n: t for p in column for n, t in p.items()},
+                scalars={n: v for p in column for n, v in p.scalars.items()},
+            )
+            for column in columns
+        ]
+
+
 def mean() -> Combiner:
     """Every client counts the same."""
     return Mean()
@@ -95,6 +123,11 @@ def gather() -> Combiner:
 def weighted_mean(weights: Sequence[float]) -> Combine:
     """Client k counts ``weights[k]``."""
     return lambda: Mean(weights)
+
+
+def each(**ways: Combine) -> Combine:
+    """``each(weights=weighted_mean(sizes), prototypes=mean)``: a way for every name, or prefix of names."""
+    return lambda: Each(ways)
 
 
 def _wide(t: Tensor) -> torch.dtype:

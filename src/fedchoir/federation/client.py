@@ -191,6 +191,12 @@ class Client:
         assert isinstance(state, dict), f"{name} is a single tensor"
         return state
 
+    def recall_tensor(self, name: str) -> Tensor:
+        """A single tensor that a phase before this one put into ``memory``."""
+        tensor = self.memory[name]
+        assert isinstance(tensor, Tensor), f"{name} is a set of weights"
+        return tensor
+
     def twin(self, weights: Mapping[str, Tensor]) -> VisionModel:
         """A second model with the given weights, without gradients, in eval mode. The weights are shared."""
         twin = deepcopy_structure(self.model)
@@ -227,6 +233,11 @@ class Client:
         self.model.eval()
         echo = _Echo(self, self.model, output)
         return torch.cat([echo(images) for images, _ in self.private_chunks()])
+
+    def class_counts(self) -> Tensor:
+        """How many private images each class has: C, int64."""
+        classes = torch.arange(self.model.num_classes, device=self.device)
+        return (self.private.labels.unsqueeze(1) == classes).sum(dim=0)
 
     # -- state ---------------------------------------------------------------------------------------------------
 

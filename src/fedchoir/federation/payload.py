@@ -65,6 +65,12 @@ class Payload(Mapping[str, Tensor]):
         start = prefix + "/"
         return {name.removeprefix(start): t for name, t in self.items() if name.startswith(start)}
 
+    def only(self, name: str) -> Payload:
+        """What is called ``name`` or lies under it, with its name."""
+        start = name + "/"
+        tensors = {n: t for n, t in self.items() if n == name or n.startswith(start)}
+        return Payload(tensors, scalars={n: v for n, v in self.scalars.items() if n == name})
+
     def to(self, device: torch.device) -> Payload:
         return Payload({name: t.to(device) for name, t in self.items()}, scalars=self.scalars)
 

@@ -1,0 +1,70 @@
+"""FedProc. Mu et al., FedProc: Prototypical Contrastive Federated Learning on Non-IID Data, FGCS 2023."""
+
+from __future__ import annotations
+
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedchoir.federation.aggregate import Combine, each, mean
+from fedchoir.federation.client import Client
+from fedchoir.federation.payload import MODEL, Payload, says
+from fedchoir.federation.settings import Settings
+from fedchoir.federation.training import Batch
+from fedchoir.losses import class_prototypes, prototype_contrast
+from fedchoir.methods.fedavg import FedAvg
+
+
+class FedProcParams(Settings):
+    alpha: float | None = Field(
+        None, ge=0, le=1, description="α: weight of the contrast; default: falls from 1 to 0 over the rounds"
+    )
+    temperature: float = Field(0.5, gt=0, description="τ: temperature of the contrast")
+
+
+class FedProc(FedAvg):
+    """FedAvg whose local loss is α·contrast + (1 − α)·CE; the contrast draws features to global class prototypes.
+
+    A global prototype is the mean over the clients that have the class, all alike. A class that nobody has is left
+    out of the contrast. The first round has no prototypes, so it is cross-entropy alone.
+    """
+
+    name = "fedproc"
+    title = "FedAvg with a contrast to global class prototypes"
+    paper = "Mu et al., FGCS 2023"
+    Params = FedProcParams
+    params: FedProcParams
+    profiles = {"paper:digits": {"alpha": 0.5}}  # FCCL+ Table 7; the method's own paper lets it fall
+
+    @property
+    def weighting(self) -> Combine:
+        return each(weights=super().weighting, prototypes=mean, owned=mean)
+
+    @says(weights=MODEL, prototypes="C d", owned="C")
+    def upload(self, client: Client) -> Payload:
+        """The weights; the mean feature of each class (C×d, zeros where there is none) and which there are (C)."""
+        classes = client.model.num_classes
+        prototypes, counts = class_prototypes(client.survey("features"), client.private.labels, classes)
+        return Payload({**super().upload(client)}, prototypes=prototypes, owned=(counts > 0).float())
+
+    def download(self, client: Client, heard: Payload) -> None:
+        super().download(client, heard)
+        # The mean over all clients over the share of them that have the class: the mean over those that have it.
+        share = heard["owned"]
+        client.memory["prototypes"] = heard["prototypes"] / share.clamp_min(1e-12).unsqueeze(1)
+        client.memory["present"] = share > 0
+
+    def practise(self, client: Client) -> None:
+        client.fit(self.local_loss if "prototypes" in client.memory else self.supervised_loss)
+
+    def local_loss(self, client: Client, batch: Batch) -> Tensor:
+        h, z = client.both(batch.images)
+        u, present = client.recall_tensor("prototypes"), client.recall_tensor("present")
+        contrast = prototype_contrast(h, batch.labels, u, self.params.temperature, present)
+        alpha = self.alpha(client)
+        return alpha * contrast + (1 - alpha) * cross_entropy(z, batch.labels)
+
+    def alpha(self, client: Client) -> float:
+        if self.params.alpha is not None:
+            return self.params.alpha
+        return 1 - client.round / client.rounds

@@ -1,0 +1,41 @@
+"""FedRS. Li and Zhan, FedRS: Federated Learning with Restricted Softmax for Label Distribution Non-IID Data,
+KDD 2021."""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedchoir.federation.client import Client
+from fedchoir.federation.settings import Settings
+from fedchoir.federation.training import Batch
+from fedchoir.methods.fedavg import FedAvg
+
+
+class FedRSParams(Settings):
+    alpha: float = Field(0.5, ge=0, le=1, description="α: scale of the logits of classes that a client lacks")
+
+
+class FedRS(FedAvg):
+    """FedAvg with a restricted softmax: in training, logits of classes that a client lacks are scaled by α.
+
+    Without it a client pushes the logits of such classes down for ever, as no image of its own ever pulls them up.
+    A client that has every class trains as in FedAvg; predictions are never scaled.
+    """
+
+    name = "fedrs"
+    title = "FedAvg with a softmax restricted for missing classes"
+    paper = "Li and Zhan, KDD 2021"
+    Params = FedRSParams
+    params: FedRSParams
+
+    def practise(self, client: Client) -> None:
+        client.memory["owned"] = client.class_counts() > 0
+        super().practise(client)
+
+    def local_loss(self, client: Client, batch: Batch) -> Tensor:
+        z = client.logits(batch.images)
+        restricted = torch.where(client.recall_tensor("owned"), z, self.params.alpha * z)
+        return cross_entropy(restricted, batch.labels)
