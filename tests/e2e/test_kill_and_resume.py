@@ -1,0 +1,79 @@
+"""A real process, really killed: the run goes on to the very same numbers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedchoir.federation import checkpoint
+
+COMMAND = ("--models", "simple_cnn@4,resnet10@4,mlp", "--rounds", "5", "--device", "cpu")
+SETTINGS = ("image_size=16", "local_epochs=3", "local_batch=16", "public_size=40", "public_batch=16")
+
+
+def command(scenario: Path, public: Path, out: Path, *more: str) -> list[str]:
+    sets = [part for setting in SETTINGS for part in ("--set", setting)]
+    head = [sys.executable, "-m", "fedchoir", "run", "fccl+", "--scenario", str(scenario), "--public", str(public)]
+    return [*head, *COMMAND, *sets, "--out", str(out), *more]
+
+
+def start(arguments: list[str]) -> subprocess.Popen[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+
+
+def finish(arguments: list[str]) -> None:
+    process = start(arguments)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+
+
+def kill_when(process: subprocess.Popen[str], folder: Path, rounds: int, delay: float) -> None:
+    """Kill -9 a little after the given number of rounds is on disk."""
+    deadline = time.monotonic() + 200
+    while time.monotonic() < deadline and process.poll() is None:
+        path = folder / "events.jsonl"
+        if path.exists() and path.read_text().count("\n") >= rounds:
+            time.sleep(delay)
+            break
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+def numbers(folder: Path) -> list[dict[str, Any]]:
+    lines = (folder / "events.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
+
+
+@pytest.mark.slow
+def test_kill_minus_nine_and_resume(shapes: Path, public_shapes: Path, tmp_path: Path) -> None:
+    straight, killed = tmp_path / "straight", tmp_path / "killed"
+    finish(command(shapes, public_shapes, straight))
+    kill_when(start(command(shapes, public_shapes, killed)), killed, 0, 0.0)  # before anything is there
+    for rounds, delay in ((1, 0.0), (2, 0.12), (4, 0.03)):
+        kill_when(start(command(shapes, public_shapes, killed, "--resume")), killed, rounds, delay)
+    assert not (killed / "result.json").exists()
+    finish(command(shapes, public_shapes, killed, "--resume"))
+    assert numbers(killed) == numbers(straight)
+    one, two = (json.loads((folder / "result.json").read_text()) for folder in (straight, killed))
+    assert one["accuracy"] == two["accuracy"]
+    assert one["bytes_up"] == two["bytes_up"]
+    for name in ("client-00000", "client-00001", "client-00002"):
+        states = [checkpoint.load(checkpoint.latest(f / "checkpoint"), name) for f in (straight, killed)]  # type: ignore[arg-type]
+        assert all((states[0][key] == states[1][key]).all() for key in states[0])
+
+
+@pytest.mark.slow
+def test_two_processes_with_one_seed_agree(shapes: Path, public_shapes: Path, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        finish(command(shapes, public_shapes, tmp_path / name, "--rounds", "2"))
+    assert numbers(tmp_path / "one") == numbers(tmp_path / "two")
