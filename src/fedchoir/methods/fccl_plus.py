@@ -18,7 +18,7 @@ from fedchoir.losses import ewc, fccm, fisl, fntd, instance_similarity, kd
 from fedchoir.methods.fisher import diagonal_fisher
 from fedchoir.methods.method import PublicMethod
 
-Regulariser = Literal["fntd", "kd", "ewc", "none"]
+Regulariser = Literal["fntd", "kd", "dual", "ewc", "none"]
 
 
 class FCCLPlusParams(Settings):
@@ -28,7 +28,10 @@ class FCCLPlusParams(Settings):
     temperature: float = Field(3.0, gt=0, description="τ of eq. 8 and 13: temperature of FNTD and KD")
     use_fccm: bool = Field(True, description="FCCM on/off (Table 10)")
     use_fisl: bool = Field(True, description="FISL on/off (Table 10)")
-    regulariser: Regulariser = Field("fntd", description="local regulariser: FNTD, KD (eq. 10), EWC (Table 16), none")
+    regulariser: Regulariser = Field(
+        "fntd",
+        description="local regulariser: FNTD, KD (eq. 10), dual (FCCL's two teachers, eq. 19), EWC (Table 16), none",
+    )
     fntd_form: Literal["masked", "renormalised"] = Field(
         "masked", description="masked: eq. 13, over all classes, target left out; renormalised: as in FedNTD"
     )
@@ -62,9 +65,17 @@ class FCCLPlus(PublicMethod):
         "official:office-home": {"local_epochs": 15, "omega": 1.0, "temperature": 1.0},
     }
 
+    def opening(self) -> Script:
+        yield from super().opening()
+        if self.params.regulariser == "dual":
+            yield Step(self.remember_pretrained)
+
     def round(self, r: Round) -> Script:
         yield Step(self.remember)
         yield from super().round(r)
+
+    def remember_pretrained(self, client: Client) -> None:
+        client.memory["pretrained"] = client.snapshot()
 
     def remember(self, client: Client) -> None:
         client.memory["teacher"] = client.snapshot()
@@ -100,6 +111,9 @@ class FCCLPlus(PublicMethod):
             client.memory["fisher"] = diagonal_fisher(client, client.recall("teacher"))
             return client.fit(self.ewc_loss)
         teacher = Frozen(client.recall("teacher"), batchnorm=p.teacher_batchnorm)
+        if p.regulariser == "dual":
+            pretrained = Frozen(client.recall("pretrained"), batchnorm=p.teacher_batchnorm)
+            return client.fit(self.dual_loss, teacher=teacher, pretrained=pretrained)
         epochs = p.epochs_of(client.index)
         kd_epochs = epochs if p.regulariser == "kd" else round(p.kd_share * epochs)
         client.fit(self.kd_loss, epochs=kd_epochs, teacher=teacher)
@@ -115,6 +129,11 @@ class FCCLPlus(PublicMethod):
         """eq. 10."""
         z = client.logits(batch.images)
         return cross_entropy(z, batch.labels) + kd(z, batch["teacher"], self.params.temperature)
+
+    def dual_loss(self, client: Client, batch: Batch) -> Tensor:
+        """eq. 19, the objective of FCCL: what the ablations call "without FNTD" (section 4.3)."""
+        z = client.logits(batch.images)
+        return cross_entropy(z, batch.labels) + kd(z, batch["teacher"], 1.0) + kd(z, batch["pretrained"], 1.0)
 
     def ewc_loss(self, client: Client, batch: Batch) -> Tensor:
         names = [name for name, _ in client.model.named_parameters()]
