@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from copy import deepcopy
-from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +11,7 @@ from torch.optim import Optimizer
 
 from fedchoir.data.augment import augment
 from fedchoir.data.images import ImageSet, normalise
+from fedchoir.federation.frozen import Echo, Frozen, Output, deepcopy_structure, still_statistics
 from fedchoir.federation.phases import PublicBatch
 from fedchoir.federation.public import PublicView
 from fedchoir.federation.settings import Settings
@@ -21,20 +19,10 @@ from fedchoir.federation.training import Batch, EagerTrainer, Loss, Trainer
 from fedchoir.models import VisionModel
 from fedchoir.rng import generator
 
+__all__ = ["Client", "Frozen", "State", "deepcopy_structure", "still_statistics"]
+
 EVAL_BATCH = 1000
 State = dict[str, Tensor]
-
-
-@dataclass(frozen=True)
-class Frozen:
-    """What a frozen model says about each private image, as a target for `Client.fit`.
-
-    In eval mode, and without augmentation, it is computed once for all images; otherwise batch by batch.
-    """
-
-    weights: Mapping[str, Tensor]
-    output: Literal["logits", "features"] = "logits"
-    batchnorm: Literal["eval", "train"] = "eval"
 
 
 class Client:
@@ -72,6 +60,7 @@ class Client:
         self.memory: dict[str, State | Tensor] = {}
         self.optimizers: dict[str, Optimizer] = {}
         self._losses: dict[str, list[Tensor]] = {}
+        self._notes: dict[str, Tensor] = {}
         self.trainer: Trainer = trainer or EagerTrainer()
 
     # -- what the model says -------------------------------------------------------------------------------------
@@ -82,8 +71,24 @@ class Client:
             h, z = self.model.both(images)
         return h.float(), z.float()
 
+    def stages(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Feature map B×D×h×w, features and logits of one pass, in float32."""
+        with self._autocast():
+            m, h, z = self.model.stages(images)
+        return m.float(), h.float(), z.float()
+
+    def features(self, images: Tensor) -> Tensor:
+        """Features B×d alone, in float32."""
+        with self._autocast():
+            return self.model.features(images).float()
+
     def logits(self, images: Tensor) -> Tensor:
         return self.both(images)[1]
+
+    def classify(self, h: Tensor) -> Tensor:
+        """Logits B×C of features B×d, in float32."""
+        with self._autocast():
+            return self.model.classify(h).float()
 
     def look(self, batch: PublicBatch) -> Tensor:
         """The images of a public batch, the same for every client."""
@@ -91,13 +96,18 @@ class Client:
             raise RuntimeError(f"client {self.name} has no public set")
         return self.public.images(batch)
 
-    @torch.no_grad()
     def say(self, batch: PublicBatch) -> tuple[Tensor, Tensor]:
-        """Features and logits on a public batch, normalised by its own statistics as in training, learning nothing:
-        BatchNorm's running statistics move once, when the client learns from the batch, and not here."""
-        self.model.train()
-        with still_statistics(self.model):
+        """Features and logits on a public batch."""
+        with self.speaking():
             return self.both(self.look(batch))
+
+    @contextmanager
+    def speaking(self) -> Iterator[None]:
+        """The model normalises a batch by its own statistics, as in training, but learns nothing: BatchNorm's running
+        statistics move once, when the client learns from the batch, and not here."""
+        self.model.train()
+        with torch.no_grad(), still_statistics(self.model):
+            yield
 
     # -- learning ------------------------------------------------------------------------------------------------
 
@@ -107,8 +117,7 @@ class Client:
         if settings.public_optimizer == "batch":
             self.optimizers.pop("public", None)
         if "public" not in self.optimizers:
-            lr = settings.lr(settings.public_lr, self.round, self.rounds)
-            self.optimizers["public"] = self._optimizer(settings.public_algorithm, lr, settings.public_weight_decay)
+            self.optimizers["public"] = self._public_optimizer()
         self.model.train()
         images = self.look(batch)
         lesson = Batch(images, torch.empty(0, dtype=torch.int64, device=self.device), targets)
@@ -121,44 +130,61 @@ class Client:
         epochs: int | None = None,
         first: int = 0,
         phase: str = "local",
+        views: int = 1,
+        after_step: Callable[[Client], None] | None = None,
         **targets: Frozen | Tensor,
     ) -> None:
         """Epochs over the private data with a fresh optimiser. ``targets`` come with every batch by their name:
         tensors with one row per private image, or what a `Frozen` model says about it. ``first`` numbers the first
-        epoch, for a phase that is made of several fits."""
+        epoch, for a phase that is made of several fits. With ``views`` = 2 a second augmentation of the images comes
+        as ``batch["view2"]``, and so on. ``after_step`` is called after every optimiser step, on the device's own
+        time: it must not wait for it."""
         epochs = self.settings.epochs_of(self.index) if epochs is None else epochs
         if epochs == 0:
             return
         s = self.settings
         lr = s.lr(s.local_lr, self.round, self.rounds)
         optimizer = self._optimizer(s.optimizer, lr, s.local_weight_decay, s.momentum)
+        if after_step is not None:
+            optimizer.register_step_post_hook(lambda *_: after_step(self))
         sources = {name: self._source(target) for name, target in targets.items()}
         self.model.train()
-        self._record(
-            phase,
-            self.trainer.train(self, optimizer, loss, self._private_batches(range(first, first + epochs), sources)),
-        )
+        batches = self._private_batches(range(first, first + epochs), sources, views)
+        self._record(phase, self.trainer.train(self, optimizer, loss, batches))
 
     def parameters(self) -> list[nn.Parameter]:
-        return [*self.model.parameters(), *self.parts.parameters()]
+        """What is learned: parts without gradient (a target network) are not."""
+        return [p for p in (*self.model.parameters(), *self.parts.parameters()) if p.requires_grad]
 
     def _optimizer(self, algorithm: str, lr: float, weight_decay: float, momentum: float = 0.0) -> Optimizer:
         if algorithm == "sgd":
             return torch.optim.SGD(self.parameters(), lr=lr, momentum=momentum, weight_decay=weight_decay)
         return torch.optim.Adam(self.parameters(), lr=lr, weight_decay=weight_decay, fused=True)
 
+    def _public_optimizer(self) -> Optimizer:
+        s = self.settings
+        return self._optimizer(s.public_algorithm, s.lr(s.public_lr, self.round, self.rounds), s.public_weight_decay)
+
     def report(self) -> dict[str, float]:
         """The mean loss of each phase since the last report. This is where the host waits for the device."""
         means = {f"{phase}_loss": float(torch.stack(values).mean()) for phase, values in self._losses.items()}
+        means |= {name: float(value) for name, value in self._notes.items()}
         self._losses.clear()
+        self._notes.clear()
         return means
+
+    def note(self, name: str, value: Tensor) -> None:
+        """A number for the next report beside the losses, still on the device."""
+        self._notes[name] = value
 
     def _record(self, phase: str, loss: Tensor) -> None:
         self._losses.setdefault(phase, []).append(loss)
 
     # -- private data --------------------------------------------------------------------------------------------
 
-    def _private_batches(self, epochs: range, sources: Mapping[str, Tensor | _Echo]) -> Iterator[Batch]:
+    def _private_batches(
+        self, epochs: range, sources: Mapping[str, Tensor | Echo], views: int = 1
+    ) -> Iterator[Batch]:
         n, size = len(self.private), self.settings.local_batch
         for epoch in epochs:
             order = torch.randperm(n, generator=self._draw("private order", epoch)).to(self.device)
@@ -167,13 +193,20 @@ class Client:
                 if len(index) < 2 and n > 1:
                     continue  # BatchNorm cannot normalise a single image
                 images = self._private_images(index, epoch, number)
-                targets = {k: v(images) if isinstance(v, _Echo) else v[index] for k, v in sources.items()}
+                targets = {k: v(images) if isinstance(v, Echo) else v[index] for k, v in sources.items()}
+                targets |= {f"view{v}": self._private_images(index, epoch, number, v) for v in range(2, views + 1)}
                 yield Batch(images, self.private.labels[index], targets)
 
-    def _private_images(self, index: Tensor, epoch: int, number: int) -> Tensor:
+    def steps_per_epoch(self) -> int:
+        """Optimiser steps that one epoch over the private data takes: a last batch of one image is left out."""
+        n, size = len(self.private), self.settings.local_batch
+        return n // size + (n % size >= 2 or n == 1)
+
+    def _private_images(self, index: Tensor, epoch: int, number: int, view: int = 1) -> Tensor:
         images = self.private.images[index]
         if self.settings.private_augment != "none":
-            images = augment(images, self.settings.private_augment, self._draw("private view", epoch, number))
+            place = (epoch, number) if view == 1 else (epoch, number, view)
+            images = augment(images, self.settings.private_augment, self._draw("private view", *place))
         return normalise(images, self.private.mean, self.private.std).contiguous(memory_format=torch.channels_last)
 
     def _draw(self, *labels: int | str) -> torch.Generator:
@@ -203,18 +236,18 @@ class Client:
         twin.load_state_dict(dict(weights), assign=True)
         return twin.requires_grad_(False).eval()
 
-    def _source(self, target: Frozen | Tensor) -> Tensor | _Echo:
+    def _source(self, target: Frozen | Tensor) -> Tensor | Echo:
         if isinstance(target, Tensor):
             return target
         twin = self.twin(target.weights)
         if target.batchnorm == "train":
             # the running statistics of the shared weights must not move
-            echo = _Echo(self, twin.train(), target.output)
+            echo = Echo(twin.train(), target.output, self._autocast)
             for module in twin.modules():
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
                     module.momentum = 0.0
             return echo
-        echo = _Echo(self, twin, target.output)
+        echo = Echo(twin, target.output, self._autocast)
         if self.settings.private_augment != "none":
             return echo
         return torch.cat([echo(images) for images, _ in self.private_chunks()])
@@ -228,10 +261,10 @@ class Client:
                 self.private.labels[start : start + size],
             )
 
-    def survey(self, output: Literal["logits", "features"] = "logits") -> Tensor:
+    def survey(self, output: Output = "logits") -> Tensor:
         """What the current model says about each private image, in eval mode, without augmentation."""
         self.model.eval()
-        echo = _Echo(self, self.model, output)
+        echo = Echo(self.model, output, self._autocast)
         return torch.cat([echo(images) for images, _ in self.private_chunks()])
 
     def class_counts(self) -> Tensor:
@@ -256,8 +289,8 @@ class Client:
         return flat
 
     def load(self, flat: Mapping[str, Tensor]) -> None:
-        """Take back what `state` gave (between rounds: optimisers do not outlive a round)."""
-        groups: dict[str, State] = {"model": {}, "parts": {}, "memory": {}}
+        """Take back what `state` gave. The public optimiser goes on where it stopped if ``round`` is still the same."""
+        groups: dict[str, State] = {"model": {}, "parts": {}, "memory": {}, "optimizer": {}}
         for name, t in flat.items():
             kind, _, rest = name.partition("/")
             if kind in groups:
@@ -270,9 +303,21 @@ class Client:
             if rest:
                 slot = self.memory.setdefault(owner, {})
                 assert isinstance(slot, dict)
-                slot[rest] = t
+                # Weights lie in memory as the model's do: another layout would sum in another order.
+                slot[rest] = t.contiguous(memory_format=torch.channels_last) if t.dim() == 4 else t
             else:
                 self.memory[owner] = t
+        self._load_optimizer(groups["optimizer"])
+
+    def _load_optimizer(self, flat: Mapping[str, Tensor]) -> None:
+        slots: dict[int, State] = {}
+        for name, t in flat.items():
+            _, number, slot = name.split("/")
+            slots.setdefault(int(number), {})[slot] = t
+        self.optimizers = {"public": self._public_optimizer()} if slots else {}
+        for optimizer in self.optimizers.values():
+            groups = optimizer.state_dict()["param_groups"]
+            optimizer.load_state_dict({"state": slots, "param_groups": groups})
 
     def begin(self, round_index: int) -> None:
         """Enter a round: the position from which all draws are derived; optimisers do not outlive a round."""
@@ -284,36 +329,3 @@ class Client:
         if self.precision == "bf16":
             return torch.autocast(self.device.type, dtype=torch.bfloat16)
         return nullcontext()
-
-
-class _Echo:
-    """A frozen model that answers batch by batch."""
-
-    def __init__(self, client: Client, model: VisionModel, output: str) -> None:
-        self._client, self._model, self._output = client, model, output
-
-    @torch.no_grad()
-    def __call__(self, images: Tensor) -> Tensor:
-        with self._client._autocast():
-            h, z = self._model.both(images)
-        return (z if self._output == "logits" else h).float()
-
-
-def deepcopy_structure(model: VisionModel) -> VisionModel:
-    """A copy of the module tree whose tensors are placeholders (to be assigned), so that no weights are copied."""
-    memo = {id(t): t for t in [*model.parameters(), *model.buffers()]}
-    return deepcopy(model, memo)
-
-
-@contextmanager
-def still_statistics(model: nn.Module) -> Iterator[None]:
-    """BatchNorm normalises by the batch but leaves its running statistics alone."""
-    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    momenta = [m.momentum for m in norms]
-    for m in norms:
-        m.momentum = 0.0
-    try:
-        yield
-    finally:
-        for m, momentum in zip(norms, momenta, strict=True):
-            m.momentum = momentum

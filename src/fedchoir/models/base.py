@@ -56,6 +56,12 @@ class VisionModel(nn.Module):
         h = self.features(x)
         return h, self.classify(h)
 
+    def stages(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Feature map, features and logits (m, h, z) in one pass."""
+        m = self.trunk(x)
+        h = self.neck(m)
+        return m, h, self.classify(h)
+
     def forward(self, x: Tensor) -> Tensor:
         """Logits: B×3×H×W → B×num_classes."""
         return self.classify(self.features(x))

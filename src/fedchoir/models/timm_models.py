@@ -36,15 +36,21 @@ class TimmModel(VisionModel):
 
     def feature_map(self, x: Tensor) -> Tensor:
         """B×map_dim×h×w: convolutional maps as they are, tokens back in their places, else one position."""
-        return as_map(
-            self.trunk.forward_features(x),  # type: ignore[operator]
-            prefix=getattr(self.trunk, "num_prefix_tokens", 0),
-            channels_last=_channels_last(self.trunk),
-        )
+        return self._as_map(self.trunk.forward_features(x))  # type: ignore[operator]
 
     def features(self, x: Tensor) -> Tensor:
         """B×feature_dim, pooled the way the backbone does it."""
         return self.trunk(x)
+
+    def stages(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Map, features and logits; timm's forward is these two steps, so one pass gives all."""
+        y = self.trunk.forward_features(x)  # type: ignore[operator]
+        h = self.trunk.forward_head(y)  # type: ignore[operator]
+        return self._as_map(y), h, self.classify(h)
+
+    def _as_map(self, y: Tensor) -> Tensor:
+        prefix = getattr(self.trunk, "num_prefix_tokens", 0)
+        return as_map(y, prefix=prefix, channels_last=_channels_last(self.trunk))
 
 
 def as_map(y: Tensor, *, prefix: int = 0, channels_last: bool = False) -> Tensor:
