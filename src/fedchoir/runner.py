@@ -93,14 +93,15 @@ def tell(watchers: list[Observer], client: str, phase: str) -> None:
 def play(federation: Federation, path: Path, events: list[Event], watchers: list[Observer]) -> None:
     """Rounds to the end. The event is on disk before the checkpoint that counts it as done."""
     with path.open("a") as file:
-        for event in federation.rounds():
-            events.append(event)
-            file.write(json.dumps(event) + "\n")
+        for settled in federation.rounds():
+            events += settled
+            file.write("".join(json.dumps(event) + "\n" for event in settled))
             file.flush()
             os.fsync(file.fileno())
             federation.save()
             for watcher in watchers:
-                watcher.round(event)
+                for event in settled:
+                    watcher.round(event)
 
 
 def begin(federation: Federation, plan: Plan, resume: bool) -> list[Event]:
@@ -108,7 +109,7 @@ def begin(federation: Federation, plan: Plan, resume: bool) -> list[Event]:
     path = plan.out / "events.jsonl"
     events: list[Event] = []
     if resume and federation.resume():
-        events = [event for event in read_events(path) if event["round"] < federation.next_round]
+        events = [event for event in read_events(path) if event["round"] < federation.settled]
     path.write_text("".join(json.dumps(event) + "\n" for event in events))
     return events
 

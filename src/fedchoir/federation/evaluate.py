@@ -36,11 +36,17 @@ def intra_inter(row: Sequence[float], home: int | None) -> tuple[float, float | 
     return row[home], sum(others) / len(others) if others else None
 
 
-def last_rounds_mean(matrices: Sequence[Sequence[Sequence[float]]], last: int = 3) -> list[list[float]]:
+def last_rounds_mean(matrices: Sequence[Sequence[Sequence[float] | None]], last: int = 3) -> list[list[float]]:
     """The papers' reported number: the mean of the last three evaluated rounds, cell by cell.
+
+    A row that is None is of a client that could not be asked in that round: its mean is over the rounds in which it
+    could. (A client that never could has an empty row.)
 
     >>> last_rounds_mean([[[0.0]], [[1.0]], [[2.0]], [[6.0]]])
     [[3.0]]
+    >>> last_rounds_mean([[[0.0], None], [[2.0], [5.0]]])
+    [[1.0], [5.0]]
     """
     kept = matrices[-last:]
-    return [[sum(m[i][j] for m in kept) / len(kept) for j in range(len(kept[0][i]))] for i in range(len(kept[0]))]
+    rows = [[row for m in kept if (row := m[i]) is not None] for i in range(len(kept[0]))]
+    return [[sum(cells) / len(cells) for cells in zip(*heard, strict=True)] for heard in rows]

@@ -14,6 +14,14 @@ from fedchoir.federation.phases import Action, Exchange, heard_bytes
 
 
 @dataclass(frozen=True)
+class News:
+    """What a client has to tell about one round: its losses and, if it was asked to evaluate, its accuracies."""
+
+    report: Mapping[str, float] = field(default_factory=dict)
+    row: Sequence[float] | None = None
+
+
+@dataclass(frozen=True)
 class Reply:
     """What came back from one client: its parts and its report, or why there is none."""
 
@@ -21,6 +29,7 @@ class Reply:
     parts: Sequence[Payload] = ()
     report: Mapping[str, float] = field(default_factory=dict)
     error: str = ""
+    news: Mapping[int, News] = field(default_factory=dict)  # by round, from an engine that lets steps wait
 
 
 @dataclass
@@ -36,6 +45,10 @@ class Ledger:
     def sent(self, actions: Sequence[Action], clients: Sequence[int]) -> None:
         """One message to each client, with all that its actions bring along."""
         self.messages += len(clients)
+        self.carried(actions, clients)
+
+    def carried(self, actions: Sequence[Action], clients: Sequence[int]) -> None:
+        """What the actions bring along, where another message carries them."""
         self.bytes_down += sum(heard_bytes(action.heard, k) for action in actions for k in clients)
 
     def came(self, reply: Reply, name: str) -> None:
@@ -51,6 +64,7 @@ def combine(
     names: Sequence[str],
     dims: Mapping[str, int],
     model: Mapping[str, Tensor] | None,
+    parts: Mapping[str, Tensor] | None = None,
     quorum: float,
     ledger: Ledger,
 ) -> Any:
@@ -63,7 +77,7 @@ def combine(
     heard = 0
     for reply in in_order(replies, clients):
         ledger.came(reply, names[reply.client])
-        why = reply.error or fault(reply, ask, declared, dims, model)
+        why = reply.error or fault(reply, ask, declared, dims, model, parts)
         if why:
             ledger.left_out.append({"client": names[reply.client], "exchange": ask.speak.__name__, "why": why})
             continue
@@ -85,6 +99,7 @@ def fault(
     declared: Mapping[str, str],
     dims: Mapping[str, int],
     model: Mapping[str, Tensor] | None,
+    parts: Mapping[str, Tensor] | None = None,
 ) -> str:
     """Why a reply cannot be used, or the empty string."""
     wanted = len(ask.batches) or 1
@@ -93,7 +108,7 @@ def fault(
     try:
         for number, part in enumerate(reply.parts):
             local = ask.batches[number].dims if ask.batches else {}
-            check(part, declared, {**dims, **ask.dims, **local}, model)
+            check(part, declared, {**dims, **ask.dims, **local}, model, parts=parts)
     except PayloadError as error:
         return str(error)
     return ""

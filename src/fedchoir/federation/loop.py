@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
 from fedchoir.federation import checkpoint
 from fedchoir.federation.exchange import Ledger, Reply, combine
+from fedchoir.federation.payload import PART, declared_by
 from fedchoir.federation.phases import Action, Exchange, Script
 from fedchoir.federation.result import Event, split_rows
 from fedchoir.methods.method import Method
@@ -33,6 +35,41 @@ class Engine(Protocol):
     def model_shapes(self) -> dict[str, Tensor]: ...
 
 
+@runtime_checkable
+class Deferring(Protocol):
+    """An engine whose messages are dear: what ends a round waits and travels with the first exchange of the next.
+
+    What comes of it arrives later, as `Reply.news` of its round.
+    """
+
+    def defer(self, clients: Sequence[int], actions: Sequence[Action], round_index: int) -> None:
+        """Actions that each client is to do before whatever it is asked next."""
+
+    def defer_evaluation(self, round_index: int, weights: dict[str, Tensor] | None) -> None:
+        """An evaluation that each client is to do after what it has been given so far."""
+
+    def flush(self, round_index: int) -> Iterator[Reply]:
+        """Send now what waits."""
+
+
+@dataclass
+class Draft:
+    """A round that has been played, but of which not all has been heard yet."""
+
+    index: int
+    clients: list[str]
+    evaluated: bool = False
+    rows: dict[int, list[float]] = field(default_factory=dict)  # accuracies by client
+    ledger: Ledger = field(default_factory=Ledger)
+    seconds: dict[str, float] = field(default_factory=dict)
+    measures: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, facts: Mapping[str, Any]) -> Draft:
+        rows = {int(k): row for k, row in facts["rows"].items()}
+        return cls(**{**facts, "rows": rows, "ledger": Ledger(**facts["ledger"])})
+
+
 class Federation:
     """Plays a method's rounds on an engine, with a checkpoint and an event after each."""
 
@@ -45,20 +82,29 @@ class Federation:
         self.quorum = quorum
         self.folder = folder
         self.next_round = 0
+        self._drafts: list[Draft] = []
 
-    def rounds(self) -> Iterator[Event]:
-        """Play the rounds that are left, one event each."""
-        task = self.method.task
-        for index in range(self.next_round, task.rounds):
-            event = self._round(index)
+    @property
+    def settled(self) -> int:
+        """How many rounds have their event."""
+        return self._drafts[0].index if self._drafts else self.next_round
+
+    def rounds(self) -> Iterator[list[Event]]:
+        """Play the rounds that are left. After each come the events that are complete: its own, or on an engine that
+        lets steps wait the one before."""
+        for index in range(self.next_round, self.method.task.rounds):
+            carried_over = self._round(index)
             self.next_round = index + 1
-            yield event
+            done = self._drafts[:-1] if carried_over else self._drafts
+            self._drafts = self._drafts[len(done) :]
+            yield [self._event(draft) for draft in done]
 
     def save(self) -> None:
         """A checkpoint of the last round."""
         assert self.folder is not None
         states = [*self.engine.states(), ("server", self.method.server)]
-        checkpoint.save(self.folder, self.next_round - 1, states, {"round": self.next_round - 1})
+        facts = {"round": self.next_round - 1, "drafts": [asdict(draft) for draft in self._drafts]}
+        checkpoint.save(self.folder, self.next_round - 1, states, facts)
 
     def resume(self) -> bool:
         """Go on after the last checkpoint, if there is one."""
@@ -67,36 +113,53 @@ class Federation:
             return False
         self.engine.load(lambda name: checkpoint.load(saved, name))
         self.method.server = checkpoint.load(saved, "server")
-        self.next_round = int(checkpoint.facts(saved)["round"]) + 1
+        facts = checkpoint.facts(saved)
+        self.next_round = int(facts["round"]) + 1
+        self._drafts = [Draft.read(draft) for draft in facts.get("drafts", [])]
         return True
 
-    def _round(self, index: int) -> Event:
+    def _round(self, index: int) -> bool:
+        """Play one round. True if some of it waits for the first exchange of the next one."""
         task, params = self.method.task, self.method.params
-        ledger = Ledger()
         start, before = time.perf_counter(), dict(self.engine.seconds)
         r = task.round(index, params)
+        draft = Draft(index, [task.clients[k].name for k in r.clients], self._evaluates(index))
+        self._drafts.append(draft)
+        spoke = False
         if index == 0:
-            self._play(self.method.opening(), tuple(range(len(task.clients))), index, ledger)
-        self._play(self.method.round(r), r.clients, index, ledger)
-        accuracy = self._evaluate(index)
+            spoke = self._play(self.method.opening(), tuple(range(len(task.clients))), index, draft.ledger)
+        spoke |= self._play(self.method.round(r), r.clients, index, draft.ledger)
+        draft.measures = self.method.measures()
+        carried_over = self._close(draft, spoke and index + 1 < task.rounds and len(r.clients) == len(task.clients))
         seconds = {key: value - before[key] for key, value in self.engine.seconds.items()}
-        return {
-            "round": index,
-            "clients": [task.clients[k].name for k in r.clients],
-            "accuracy": accuracy,
-            **self._averages(accuracy),
-            "losses": ledger.losses,
-            "left_out": ledger.left_out,
-            "bytes_up": ledger.bytes_up,
-            "bytes_down": ledger.bytes_down,
-            "messages": ledger.messages,
-            "seconds": {"total": time.perf_counter() - start, **seconds},
-        }
+        draft.seconds = {"total": time.perf_counter() - start, **seconds}
+        return carried_over
 
-    def _play(self, script: Script, clients: tuple[int, ...], index: int, ledger: Ledger) -> None:
-        """Run a script to its end: steps wait for the next exchange and travel with it as one message."""
+    def _close(self, draft: Draft, may_wait: bool) -> bool:
+        """Evaluate, or leave that for later: only where all clients are asked in every round, or some would lag."""
+        weights = self.method.global_weights() if draft.evaluated else None
+        engine = self.engine
+        if not isinstance(engine, Deferring):
+            if draft.evaluated:
+                draft.rows = dict(enumerate(engine.evaluate(weights)))
+            return False
+        if draft.evaluated:
+            engine.defer_evaluation(draft.index, weights)
+        if may_wait:
+            return True
+        for reply in self._heard(engine.flush(draft.index)):
+            draft.ledger.messages += 1
+            self._acknowledge(reply, draft.ledger)
+        return False
+
+    def _play(self, script: Script, clients: tuple[int, ...], index: int, ledger: Ledger) -> bool:
+        """Run a script to its end: steps wait for the next exchange and travel with it as one message.
+
+        True if there was an exchange.
+        """
         waiting: list[Action] = []
         answer: Any = None
+        spoke = False
         while True:
             try:
                 action = script.send(answer)
@@ -106,11 +169,15 @@ class Federation:
             answer = None
             if isinstance(action, Exchange):
                 answer = self._exchange(waiting, action, clients, index, ledger)
-                waiting = []
-        if waiting:
+                waiting, spoke = [], True
+        if waiting and isinstance(self.engine, Deferring):
+            ledger.carried(waiting, clients)
+            self.engine.defer(clients, waiting, index)
+        elif waiting:
             ledger.sent(waiting, clients)
             for reply in self.engine.ask(clients, waiting, index):
                 self._acknowledge(reply, ledger)
+        return spoke
 
     def _exchange(
         self, actions: list[Action], ask: Exchange, clients: tuple[int, ...], index: int, ledger: Ledger
@@ -119,14 +186,27 @@ class Federation:
         ledger.sent(actions, clients)
         return combine(
             ask,
-            self.engine.ask(clients, actions, index),
+            self._heard(self.engine.ask(clients, actions, index)),
             clients=clients,
             names=[card.name for card in task.clients],
             dims=task.dims,
             model=self.engine.model_shapes() if task.homogeneous else None,
+            parts=self.method.part_shapes if PART in declared_by(ask.speak).values() else None,
             quorum=self.quorum,
             ledger=ledger,
         )
+
+    def _heard(self, replies: Iterable[Reply]) -> Iterator[Reply]:
+        """Pass replies on, and put the news they bring into the drafts of their rounds."""
+        for reply in replies:
+            name = self.method.task.clients[reply.client].name
+            for draft in self._drafts:
+                news = reply.news.get(draft.index)
+                if news is not None:
+                    draft.ledger.losses.setdefault(name, {}).update(news.report)
+                if news is not None and news.row is not None:
+                    draft.rows[reply.client] = list(news.row)
+            yield reply
 
     def _acknowledge(self, reply: Reply, ledger: Ledger) -> None:
         name = self.method.task.clients[reply.client].name
@@ -134,15 +214,31 @@ class Federation:
         if reply.error:
             ledger.left_out.append({"client": name, "exchange": "", "why": reply.error})
 
-    def _evaluate(self, index: int) -> list[list[float]] | None:
-        """The accuracy matrix of this round, where the settings ask for one; the last three rounds always."""
+    def _evaluates(self, index: int) -> bool:
+        """Whether the settings ask for the accuracies of this round; those of the last three always."""
         rounds, every = self.method.task.rounds, self.method.params.evaluate_every
-        if (index + 1) % every and index < rounds - 3:
-            return None
-        return self.engine.evaluate(self.method.global_weights())
+        return (index + 1) % every == 0 or index >= rounds - 3
 
-    def _averages(self, accuracy: list[list[float]] | None) -> dict[str, float | None]:
-        if accuracy is None:
-            return {"intra_avg": None, "inter_avg": None}
-        intra, inter = split_rows(accuracy, self.method.task, self.tests)
-        return {"intra_avg": sum(intra) / len(intra), "inter_avg": sum(inter) / len(inter) if inter else None}
+    def _event(self, draft: Draft) -> Event:
+        everyone = range(len(self.method.task.clients))
+        accuracy = [draft.rows.get(k) for k in everyone] if draft.evaluated else None
+        return {
+            "round": draft.index,
+            "clients": draft.clients,
+            "accuracy": accuracy,
+            **self._averages(accuracy),
+            "losses": draft.ledger.losses,
+            "measures": draft.measures,
+            "left_out": draft.ledger.left_out,
+            "bytes_up": draft.ledger.bytes_up,
+            "bytes_down": draft.ledger.bytes_down,
+            "messages": draft.ledger.messages,
+            "seconds": draft.seconds,
+        }
+
+    def _averages(self, accuracy: list[list[float] | None] | None) -> dict[str, float | None]:
+        intra, inter = split_rows(accuracy, self.method.task, self.tests) if accuracy else ([], [])
+        return {
+            "intra_avg": sum(intra) / len(intra) if intra else None,
+            "inter_avg": sum(inter) / len(inter) if inter else None,
+        }

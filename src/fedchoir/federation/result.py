@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from fedchoir.errors import UsageError
+from fedchoir.errors import QuorumError, UsageError
 from fedchoir.federation.evaluate import intra_inter, last_rounds_mean
 from fedchoir.federation.task import Task
 from fedchoir.version import __version__
@@ -52,6 +53,7 @@ class Result(BaseModel):
 def summarise(task: Task, tests: Sequence[str], events: Sequence[Event], facts: dict[str, Any]) -> Result:
     """The result of the rounds played so far."""
     accuracy = last_rounds_mean([event["accuracy"] for event in events if event["accuracy"] is not None])
+    task, accuracy, facts = _heard_only(task, accuracy, facts)
     intra, inter = split_rows(accuracy, task, tests)
     seconds = {key: sum(event["seconds"][key] for event in events) for key in events[-1]["seconds"]}
     return Result(
@@ -72,13 +74,31 @@ def summarise(task: Task, tests: Sequence[str], events: Sequence[Event], facts: 
     )
 
 
+def _heard_only(
+    task: Task, accuracy: list[list[float]], facts: dict[str, Any]
+) -> tuple[Task, list[list[float]], dict[str, Any]]:
+    """Leave out, with a note, clients that could never be asked for an accuracy."""
+    silent = [card.name for card, row in zip(task.clients, accuracy, strict=True) if not row]
+    if not silent:
+        return task, accuracy, facts
+    if len(silent) == len(accuracy):
+        raise QuorumError(f"no client could be asked for its accuracy ({', '.join(silent)})")
+    heard = tuple(card for card, row in zip(task.clients, accuracy, strict=True) if row)
+    notes = [
+        *facts["notes"],
+        *(f"{name}: never evaluated in the last rounds, so not in this result" for name in silent),
+    ]
+    return replace(task, clients=heard), [row for row in accuracy if row], {**facts, "notes": notes}
+
+
 def split_rows(
-    accuracy: Sequence[Sequence[float]], task: Task, tests: Sequence[str]
+    accuracy: Sequence[Sequence[float] | None], task: Task, tests: Sequence[str]
 ) -> tuple[list[float], list[float]]:
     """Each client's accuracy at home and its mean elsewhere (empty under label skew, where there is no elsewhere)."""
     pairs = [
         intra_inter(row, list(tests).index(card.home) if card.home in tests else None)
         for row, card in zip(accuracy, task.clients, strict=True)
+        if row is not None
     ]
     return [intra for intra, _ in pairs], [inter for _, inter in pairs if inter is not None]
 
