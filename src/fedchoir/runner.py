@@ -141,7 +141,9 @@ def write_plan(plan: Plan) -> None:
     plan.out.mkdir(parents=True, exist_ok=True)
     toml = plan.out / "experiment.toml"
     if not toml.exists():
-        toml.write_text(experiments.to_toml(plan.experiment))
+        part = toml.with_name(toml.name + ".part")  # a process killed here leaves no half of a file
+        part.write_text(experiments.to_toml(plan.experiment))
+        part.replace(toml)
 
 
 def task_facts(task: Task, tests: tuple[str, ...]) -> dict[str, Any]:
