@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedchoir import cli_report
 from fedchoir.errors import QuorumError, UsageError
 from fedchoir.version import __version__
 
@@ -214,6 +215,9 @@ def data_check(
     console.print(table)
     for note in loaded.notes:
         console.print(f"[yellow]note:[/] {note}")
+
+
+app.command(epilog="Example: [bold]fedchoir report runs/[/]")(cli_report.report)
 
 
 if __name__ == "__main__":

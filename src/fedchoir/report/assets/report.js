@@ -1,0 +1,102 @@
+// The report: reads the data in the page and fills <main>.
+const DATA = JSON.parse(byId("data").textContent);
+const hiddenRows = new Set();
+
+function sortable(table) {
+  const body = table.tBodies[0];
+  [...table.tHead.rows[0].cells].forEach((cell, column) => {
+    const text = cell.textContent;
+    cell.replaceChildren(el("button", { type: "button", onclick: () => {
+      const up = cell.getAttribute("aria-sort") === "descending";
+      [...table.tHead.rows[0].cells].forEach((c) => c.removeAttribute("aria-sort"));
+      cell.setAttribute("aria-sort", up ? "ascending" : "descending");
+      const key = (row) => row.cells[column].dataset.key ?? "";
+      const lines = [...body.rows].sort((a, b) => {
+        const [p, q] = [key(a), key(b)];
+        if (p === "" || q === "") return (p === "") - (q === "");  // what is missing stays below
+        const order = isNaN(p) || isNaN(q) ? String(p).localeCompare(String(q)) : p - q;
+        return up ? order : -order;
+      });
+      body.append(...lines);
+    } }, text));
+  });
+  return table;
+}
+
+function numberCell(number, place, kind) {
+  if (!number) return el("td", { class: kind || null }, "–");
+  const mark = { 0: "best", 1: "second" }[place];
+  return el("td", { class: [kind, mark].filter(Boolean).join(" ") || null, "data-key": number.mean, title: number.title || null },
+    percent(number.mean), number.sd === null || number.sd === undefined ? null : el("span", { class: "sd" }, ` ± ${percent(number.sd)}`));
+}
+function summaryTable(group) {
+  const rows = group.rows, published = rows.some((row) => row.published);
+  const places = (key) => rows.map((r) => r[key]?.mean ?? -Infinity).map((v, _, all) => (rows.length > 1 && isFinite(v) ? all.filter((o) => o > v).length : null));
+  const intra = places("intra"), inter = places("inter");
+  const names = ["method", "seeds", "inter %", ...(published ? ["published inter"] : []), "intra %", ...(published ? ["published intra"] : []), "Δ inter to solo", "traffic / round", "messages", "time"];
+  const body = rows.map((row, k) => el("tr", {},
+    el("td", { "data-key": row.label }, el("span", { class: "name", title: row.label }, swatch(k), el("span", {}, row.label))),
+    el("td", { "data-key": row.seeds }, String(row.seeds)),
+    numberCell(row.inter, inter[k]), published ? numberCell(row.published?.inter, null, "published") : null,
+    numberCell(row.intra, intra[k]), published ? numberCell(row.published?.intra, null, "published") : null,
+    el("td", { "data-key": row.delta ?? "" }, row.delta === null ? "–" : (row.delta > 0 ? "+" : "") + percent(row.delta)),
+    el("td", { "data-key": row.traffic }, bytes(row.traffic)), el("td", { "data-key": row.messages }, String(Math.round(row.messages))),
+    el("td", { "data-key": row.seconds }, duration(row.seconds))));
+  return sortable(el("table", { id: "summary" }, el("thead", {}, el("tr", {}, ...names.map((n) => el("th", { scope: "col" }, n)))), el("tbody", {}, ...body)));
+}
+function summary(group) {
+  const buttons = [["latex", "LaTeX"], ["md", "Markdown"], ["csv", "CSV"]].map(([kind, name]) =>
+    el("button", { type: "button", "data-copy": kind, onclick: () => copy(group.text[kind], name) }, name));
+  const sources = [...new Set(group.rows.map((row) => row.published?.source).filter(Boolean))];
+  return [el("div", { class: "controls" }, el("label", {}, "copy as"), ...buttons), el("div", { class: "card scroll" }, summaryTable(group)),
+    el("p", { class: "hint" }, "Percent; mean of the last three evaluated rounds, ± standard deviation over seeds. Best in bold, second underlined."),
+    ...sources.map((text) => el("p", { class: "hint" }, `Published: ${text}`))];
+}
+
+function differences(rows) {
+  const facts = (run) => ({ method: run.method, profile: run.profile, public: run.public, precision: run.precision, device: run.device, ...run.settings });
+  const all = rows.map((row) => facts(row.runs[0])), keys = [...new Set(all.flatMap((f) => Object.keys(f)))];
+  const text = (v) => (v === undefined ? "" : typeof v === "string" ? v : JSON.stringify(v));
+  const table = (wanted, id) => el("div", { class: "card scroll" }, el("table", { id }, el("thead", {}, el("tr", {}, el("th", {}, "setting"), ...rows.map((row) => el("th", { class: "text" }, row.label)))),
+    el("tbody", {}, ...wanted.map((key) => el("tr", {}, el("td", {}, key), ...all.map((f) => el("td", { class: "text" }, text(f[key]))))))));
+  const differing = keys.filter((key) => new Set(all.map((f) => text(f[key]))).size > 1);
+  const head = rows.length < 2 ? [] : differing.length ? [table(differing, "differences")] : [el("p", { class: "empty" }, "no setting differs")];
+  return [...head, el("details", rows.length < 2 ? { open: true } : {}, el("summary", {}, "all settings"), table(keys, "settings"))];
+}
+function provenance(runs) {
+  return runs.map((run) => el("details", {}, el("summary", {}, run.name), ...run.notes.map((note) => el("p", { class: "note" }, note)),
+    el("p", { class: "hint" }, Object.entries(run.versions).map(([k, v]) => `${k} ${v}`).join(" · ") + (run.device ? ` · on ${run.device}` : "")), run.toml ? el("pre", {}, run.toml) : null));
+}
+function figuresOf(runs) {
+  return runs.flatMap((run) => (run.figures || []).map((f) => el("figure", {}, el("img", { src: f.src, alt: f.title, loading: "lazy" }), el("figcaption", {}, el("b", {}, f.title), runs.length > 1 ? ` · ${run.name}` : "", el("br"), f.caption))));
+}
+
+const part = (id, title, hint, ...content) => el("section", { id }, el("h2", {}, title), hint ? el("p", { class: "hint" }, hint) : null, ...content);
+function build(group) {
+  const rows = group.rows.map((row, i) => ({ label: row.label, i, runs: row.runs.map((k) => DATA.runs[k]) }));
+  const runs = rows.flatMap((row) => row.runs), curves = curvesPart(hiddenRows), matrix = matrixPart(), losses = lossPart(), traffic = trafficPart(new Set()), time = timePart();
+  const figures = figuresOf(runs);
+  const sections = [
+    part("s-summary", "Summary", null, ...summary(group)),
+    part("s-curves", "Accuracy, round by round", rows.some((r) => r.runs.length > 1) ? "Lines are means over seeds, bands one standard deviation." : null, curves.node),
+    part("s-matrix", "Who is good at what", "Accuracy in percent: a row is a client's model, a column a test set. Move the slider through the rounds; subtract one run from another to see what changed.", matrix.node),
+    part("s-losses", "Losses of each client", null, losses.node),
+    part("s-traffic", "What crossed the wire", null, traffic.node),
+    part("s-time", "Where the time went", null, time.node),
+    figures.length ? part("s-figures", "Figures", null, el("div", { class: "figures" }, ...figures)) : null,
+    part("s-left-out", "Left out", null, leftOutTable(runs)),
+    part("s-settings", rows.length > 1 ? "Settings, and what differs" : "Settings", null, ...differences(rows)),
+    part("s-files", "Where the numbers come from", null, el("div", { class: "sources" }, ...provenance(runs))),
+  ].filter(Boolean);
+  byId("content").replaceChildren(...sections);
+  byId("nav").replaceChildren(...sections.map((s) => el("a", { href: `#${s.id}` }, { "s-summary": "Summary", "s-curves": "Curves", "s-matrix": "Matrix", "s-losses": "Losses", "s-traffic": "Traffic", "s-time": "Time", "s-figures": "Figures", "s-left-out": "Left out", "s-settings": "Settings", "s-files": "Sources" }[s.id])));
+  for (const shown of [curves, matrix, losses, traffic, time]) shown.show(rows);
+}
+byId("theme-place").replaceWith(themeButton());
+if (DATA.groups.length > 1) {
+  const pick = chooser("setting", "group", (v) => build(DATA.groups[+v]));
+  pick.set(DATA.groups.map((g, k) => [String(k), g.title]));
+  byId("group-place").append(el("div", { class: "controls" }, pick.node));
+}
+build(DATA.groups[0]);
+document.documentElement.dataset.ready = "true";
