@@ -15,6 +15,7 @@ from torch import Tensor
 from fedchoir.errors import UsageError
 
 MODEL = "model"  # a declaration that stands for every tensor of the shared architecture's state
+PART = "part"  # stands for every tensor of the part (`Client.parts`) of that name, if there is one
 SCALAR_BYTES = 8
 _DIM = re.compile(r"([A-Za-z]+|\d+)(?:([-+*])(\d+))?")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -114,7 +115,8 @@ def says(**declared: str) -> Callable[[F], F]:
     Dimensions are numbers, or names that the exchange knows (``C`` classes, ``B`` images of this public batch, ``K``
     clients, and a method's own ``dims``), with one ``+``, ``-`` or ``*`` number after them. A name that the exchange
     does not know is free, but must be the same everywhere in one payload. ``model`` stands for the state of the
-    shared architecture. After a colon comes the dtype: ``counts="C:int64"``; the default is float32.
+    shared architecture, ``part`` for that of the part of this name, which must be alike at all clients. After a colon
+    comes the dtype: ``counts="C:int64"``; the default is float32.
     """
 
     def mark(function: F) -> F:
@@ -138,6 +140,7 @@ def check(
     dims: Mapping[str, int],
     model: Mapping[str, Tensor] | None = None,
     *,
+    parts: Mapping[str, Tensor] | None = None,
     finite: bool = True,
 ) -> None:
     """Raise `PayloadError` unless ``payload`` is exactly what was declared: names, shapes, dtypes, finite numbers.
@@ -147,14 +150,16 @@ def check(
         ...
     fedchoir.federation.payload.PayloadError: logits has shape (4, 3), declared as B C = (4, 10)
     """
-    tensors = {name: spec for name, spec in declared.items() if spec not in (MODEL, "scalar")}
-    prefixes = [name for name, spec in declared.items() if spec == MODEL]
-    expected = dict(tensors)
-    for prefix in prefixes:
-        if model is None:
+    expected = {name: spec for name, spec in declared.items() if spec not in (MODEL, PART, "scalar")}
+    for prefix, spec in declared.items():
+        if spec == MODEL and model is None:
             raise PayloadError(f"{prefix} stands for the shared model, but the clients share none")
-        for name, t in model.items():
-            expected[f"{prefix}/{name}"] = " ".join(map(str, t.shape)) + f":{str(t.dtype).removeprefix('torch.')}"
+        if spec == MODEL:
+            expected |= _state_specs(prefix, model or {})
+        if spec == PART:
+            start = prefix + "."
+            own = {name.removeprefix(start): t for name, t in (parts or {}).items() if name.startswith(start)}
+            expected |= _state_specs(prefix, own)
     _same_names("tensor", set(payload), set(expected))
     _same_names("scalar", set(payload.scalars), {n for n, spec in declared.items() if spec == "scalar"})
     known = dict(dims)
@@ -162,6 +167,14 @@ def check(
         _check_tensor(name, payload[name], spec, known)
     if finite:
         _check_finite(payload)
+
+
+def _state_specs(prefix: str, state: Mapping[str, Tensor]) -> dict[str, str]:
+    """The declaration of every tensor of a state dict, under ``prefix/``."""
+    return {
+        f"{prefix}/{name}": " ".join(map(str, t.shape)) + f":{str(t.dtype).removeprefix('torch.')}"
+        for name, t in state.items()
+    }
 
 
 def _same_names(kind: str, sent: set[str], declared: set[str]) -> None:

@@ -44,4 +44,4 @@ def _check_outgoing(client: Client, action: Exchange, answers: list[Payload]) ->
     for number, answer in enumerate(answers):
         local = action.batches[number].dims if action.batches else {}
         dims = {"C": client.model.num_classes, **action.dims, **local}
-        check(answer, declared, dims, client.model.state_dict(), finite=False)
+        check(answer, declared, dims, client.model.state_dict(), parts=client.parts.state_dict(), finite=False)
