@@ -29,8 +29,8 @@ class PublicBatch:
         return {"B": self.size}
 
 
-Heard = Payload | list[Payload] | dict[int, Payload] | None
-"""What a step brings to a client: one payload for all, one per public batch, or one for each client."""
+Heard = Payload | dict[int, Payload] | list[Payload] | list[dict[int, Payload]] | None
+"""What a step brings to a client: one payload for all, or one for each client; or a list with either a public batch."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def heard_by(heard: Heard, client: int, part: int) -> Payload | None:
         return heard
     if isinstance(heard, dict):
         return heard.get(client)
-    return heard[part]
+    return heard_by(heard[part], client, 0)
 
 
 def heard_bytes(heard: Heard, client: int) -> int:
@@ -112,4 +112,4 @@ def heard_bytes(heard: Heard, client: int) -> int:
         return heard.nbytes
     if isinstance(heard, dict):
         return heard[client].nbytes if client in heard else 0
-    return sum(payload.nbytes for payload in heard)
+    return sum(heard_bytes(part, client) for part in heard)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch.nn.functional as F
@@ -10,15 +11,16 @@ from torch import Tensor, nn
 
 from fedchoir.data.images import ImageSet
 from fedchoir.errors import UsageError
-from fedchoir.federation.aggregate import Combine, mean, weighted_mean
+from fedchoir.federation.aggregate import Combine, Combiner, mean, weighted_mean
 from fedchoir.federation.client import Client
 from fedchoir.federation.evaluate import accuracy
 from fedchoir.federation.payload import MODEL, Payload, says, state_payload
-from fedchoir.federation.phases import Exchange, PublicBatch, Round, Script, Step
+from fedchoir.federation.phases import Exchange, Heard, PublicBatch, Round, Script, Step
 from fedchoir.federation.settings import Settings
 from fedchoir.federation.task import Task
 from fedchoir.federation.training import Batch
-from fedchoir.models import VisionModel
+from fedchoir.models import VisionModel, build
+from fedchoir.rng import seeded
 
 
 class Method:
@@ -32,9 +34,11 @@ class Method:
     needs_public: ClassVar[bool] = False
     heterogeneous: ClassVar[bool] = True
     """Whether clients may have different architectures."""
+    personal_score: ClassVar[bool] = False
+    """Whether a global model must be scored at every client: where the score depends on the client's own data."""
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "paper": {"lr_schedule": "constant"},
-        "official": {"weighting": "uniform", "local_weight_decay": 1e-5, "local_batch": 128},
+        "paper": {"lr_schedule": "constant", "local_batch": 256, "public_batch": 512},
+        "official": {"weighting": "uniform", "local_weight_decay": 1e-5},
         "official:office-caltech": {"test_split": "whole-folder"},
         "official:office31": {"test_split": "whole-folder"},
         "official:office-home": {"test_split": "whole-folder"},
@@ -80,6 +84,30 @@ class Method:
         """The weights of the one model to evaluate, for methods that end a round with a global model."""
         return None
 
+    @cached_property
+    def architecture(self) -> VisionModel:
+        """The shared architecture with the weights that clients start from, in eval mode and on the CPU: for a server
+        that must take apart, or apply, what clients send. Only where all models are alike."""
+        task = self.task
+        with seeded(task.seed, "model", "shared"):
+            return build(task.clients[0].model, len(task.classes), image_size=task.image_size).eval()
+
+    @cached_property
+    def part_shapes(self) -> dict[str, Tensor]:
+        """The state of a client's parts, for checking those that arrive. Only parts that all have alike are sent."""
+        task = self.task
+        with seeded(task.seed, "model", "shared"):
+            model = build(task.clients[0].model, len(task.classes), image_size=task.image_size)
+            return nn.ModuleDict(self.extra_modules(model)).state_dict()
+
+    def measures(self) -> dict[str, Any]:
+        """What the server can say about the round just played, beside accuracies: goes into the round's event."""
+        return {}
+
+    def row(self, client: Client, tests: Iterable[ImageSet]) -> list[float]:
+        """The client's scores on several test sets."""
+        return [self.score(client, test) for test in tests]
+
     def score(self, client: Client, test: ImageSet) -> float:
         """How good the client's model is on a test set, in percent."""
         client.model.eval()
@@ -106,6 +134,11 @@ class Method:
         weights = yield Exchange(self.upload, combine=self.weighting)
         yield Step(self.download, heard=weights)
 
+    def averages(self, when: str) -> bool:
+        """Whether models are averaged at this point of the round: only where all have one architecture."""
+        choice = "before-local" if self.params.average == "auto" else self.params.average
+        return self.task.homogeneous and choice == when
+
     @says(weights=MODEL)
     def upload(self, client: Client) -> Payload:
         return state_payload("weights", client.model.state_dict())
@@ -125,20 +158,42 @@ class PublicMethod(Method):
 
     needs_public = True
     profiles = {
-        "official": {"public_batch": 256, "public_optimizer": "batch", "passes": "two", "normalisation": "swapped"},
+        "official": {"public_optimizer": "batch", "passes": "two", "normalisation": "swapped"},
         "official:office-caltech": {"public_batch": 128},
         "official:office-home": {"public_epochs": 2, "public_batch": 176},
     }
 
     def round(self, r: Round) -> Script:
-        for batches in r.public_batches():
-            consensus = yield Exchange(self.speak, batches, combine=mean)
-            yield Step(self.listen, batches, consensus)
+        yield from self.collaborate(r)
         if self.averages("before-local"):
             yield from self.average()
         yield Step(self.practise)
         if self.averages("after-local"):
             yield from self.average()
+
+    def collaborate(self, r: Round) -> Script:
+        """The public phase: clients speak about a batch, and learn from what the server makes of it."""
+        for batches in r.public_batches():
+            said = yield Exchange(self.voice, batches, combine=self.combine, dims=self.dims)
+            yield Step(self.listen, batches, self.consensus(said))
+
+    @property
+    def voice(self) -> Callable[[Client, PublicBatch], Payload]:
+        """What clients speak with; a method whose options change what must travel has several voices."""
+        return self.speak
+
+    @property
+    def dims(self) -> dict[str, int]:
+        """The method's own dimensions in the declarations of its voices."""
+        return {}
+
+    def combine(self) -> Combiner:
+        """How the server combines what clients say."""
+        return mean()
+
+    def consensus(self, said: Any) -> Heard:
+        """What clients hear of it; ``said`` has one combined value a batch."""
+        return said
 
     @says(logits="B C")
     def speak(self, client: Client, batch: PublicBatch) -> Payload:
@@ -151,8 +206,3 @@ class PublicMethod(Method):
     def public_loss(self, client: Client, batch: Batch) -> Tensor:
         """The loss on a public batch; what the others said comes with the batch: ``batch["logits"]``."""
         raise NotImplementedError
-
-    def averages(self, when: str) -> bool:
-        """Whether models are averaged at this point of the round: only where all have one architecture."""
-        choice = "before-local" if self.params.average == "auto" else self.params.average
-        return self.task.homogeneous and choice == when
