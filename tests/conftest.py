@@ -51,6 +51,7 @@ def public_shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 SMALL = {"image_size": 16, "local_epochs": 2, "local_batch": 16, "public_size": 40, "public_batch": 16}
 FOR_METHOD: dict[str, dict[str, Any]] = {  # where a method needs something else to be small
     "fccl": {"pretrain_epochs": 2},
+    **{name: {"local_epochs": 1} for name in ("fedexg", "pgct", "fedct")},  # they train twice a round
 }
 
 
