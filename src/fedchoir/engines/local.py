@@ -63,15 +63,14 @@ class LocalEngine:
             yield Reply(k, parts, client.report())
 
     def evaluate(self, weights: dict[str, Tensor] | None) -> list[list[float]]:
-        """Accuracy in percent: one row a client, one column a test set. One global model is scored only once."""
+        """Accuracy in percent: one row a client, one column a test set. One global model is scored only once, unless
+        the score depends on the client's own data."""
         with self._timed("evaluate"):
             if weights is None:
                 return [self._row(client) for client in self.clients]
-            first = self.clients[0]
-            own = first.snapshot()
-            first.model.load_state_dict(weights)
-            row = self._row(first)
-            first.model.load_state_dict(own)
+            if self.method.personal_score:
+                return [self._row_with(client, weights) for client in self.clients]
+            row = self._row_with(self.clients[0], weights)
             return [list(row) for _ in self.clients]
 
     def states(self) -> Iterator[tuple[str, dict[str, Tensor]]]:
@@ -88,7 +87,14 @@ class LocalEngine:
 
     def _row(self, client: Client) -> list[float]:
         self._progress(client.name, "evaluate")
-        return [self.method.score(client, test) for test in self._tests.values()]
+        return self.method.row(client, self._tests.values())
+
+    def _row_with(self, client: Client, weights: dict[str, Tensor]) -> list[float]:
+        own = client.snapshot()
+        client.model.load_state_dict(weights)
+        row = self._row(client)
+        client.model.load_state_dict(own)
+        return row
 
     def _timed(self, phase: str) -> _Stopwatch:
         return _Stopwatch(self, phase)
