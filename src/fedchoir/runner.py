@@ -20,7 +20,7 @@ from fedchoir.engines.local import LocalEngine
 from fedchoir.errors import UsageError
 from fedchoir.experiment import Experiment, Plan
 from fedchoir.federation.checkpoint import latest, write_json
-from fedchoir.federation.loop import Federation
+from fedchoir.federation.loop import Engine, Federation
 from fedchoir.federation.result import Event, Result, read_events, summarise
 from fedchoir.federation.task import ClientCard, Task
 
@@ -56,31 +56,43 @@ def run(experiment: Experiment, *, resume: bool = False, observers: Iterable[Obs
             method, scenario, public, device=device, precision=experiment.precision,
             progress=lambda client, phase: tell(watchers, client, phase),
         )  # fmt: skip
-        federation = Federation(
-            method, engine, tuple(scenario.tests), quorum=experiment.quorum, folder=plan.out / "checkpoint"
-        )
-        write_plan(plan)
-        write_json(plan.out / "task.json", task_facts(task, tuple(scenario.tests)))
-        events = begin(federation, plan, resume)
+        notes = [*scenario.notes, *(public.notes if public else ())]
+        return conduct(
+            plan, method, engine, tuple(scenario.tests), notes=notes, device=describe(device), resume=resume,
+            watchers=watchers,
+        )  # fmt: skip
+
+
+def conduct(
+    plan: Plan,
+    method: methods.Method,
+    engine: Engine,
+    tests: tuple[str, ...],
+    *,
+    notes: list[str],
+    device: str,
+    resume: bool,
+    watchers: list[Observer],
+) -> Result:
+    """Play a method on an engine, wherever its clients are, and write the folder of the run."""
+    experiment = plan.experiment
+    federation = Federation(method, engine, tests, quorum=experiment.quorum, folder=plan.out / "checkpoint")
+    write_plan(plan)
+    write_json(plan.out / "task.json", task_facts(method.task, tests))
+    events = begin(federation, plan, resume)
+    for watcher in watchers:
+        watcher.began(plan, method.task, events)
+    try:
+        play(federation, plan.out / "events.jsonl", events, watchers)
+    finally:
         for watcher in watchers:
-            watcher.began(plan, task, events)
-        try:
-            play(federation, plan.out / "events.jsonl", events, watchers)
-        finally:
-            for watcher in watchers:
-                watcher.ended()
+            watcher.ended()
     facts = {
-        "method": experiment.method,
-        "profile": experiment.profile,
-        "scenario": experiment.scenario,
-        "public": plan.public,
-        "seed": experiment.seed,
-        "settings": plan.params.model_dump(mode="json"),
+        **plan_facts(plan),
         "notes": [*scenario.notes, *(public.notes if public else ())],
         "device": describe(device),
-        "precision": experiment.precision,
     }
-    result = summarise(task, tuple(scenario.tests), events, facts)
+    result = summarise(method.task, tests, events, facts)
     write_json(plan.out / "result.json", result.model_dump(mode="json"))
     return result
 
@@ -144,6 +156,20 @@ def write_plan(plan: Plan) -> None:
         part = toml.with_name(toml.name + ".part")  # a process killed here leaves no half of a file
         part.write_text(experiments.to_toml(plan.experiment))
         part.replace(toml)
+
+
+def plan_facts(plan: Plan) -> dict[str, Any]:
+    """What was asked for, with everything filled in."""
+    told = plan.experiment
+    return {
+        "method": told.method,
+        "profile": told.profile,
+        "scenario": told.scenario,
+        "public": plan.public,
+        "seed": told.seed,
+        "settings": plan.params.model_dump(mode="json"),
+        "precision": told.precision,
+    }
 
 
 def task_facts(task: Task, tests: tuple[str, ...]) -> dict[str, Any]:
