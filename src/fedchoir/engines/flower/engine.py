@@ -1,0 +1,189 @@
+"""The server's side: it packs what clients are to do into as few messages as possible and reads what comes back.
+
+A client's state is always the one after its last *acknowledged* message. Who fails, hangs or is not there is left out
+of the exchange; when it comes back, it first does the steps that it missed in this round and the last one (and in round
+0, where a method may open).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from fedchoir.engines.flower.codec import Letter, MessageError, pack_action, pack_task, unpack_action, unpack_reply
+from fedchoir.federation.exchange import Reply
+from fedchoir.federation.payload import Payload, state_payload
+from fedchoir.federation.phases import Action, Exchange
+from fedchoir.methods.method import Method
+from fedchoir.models import build
+from fedchoir.rng import seeded
+
+
+class Post(Protocol):
+    """Carries letters to sites and brings their answers."""
+
+    def deliver(self, letters: Mapping[int, Letter]) -> Iterator[tuple[int, Letter | str]]:
+        """One answer for each letter, as they come: a letter, or why there is none."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """Something that a client is to do in a round: an action, or an evaluation (of the weights given, or its own)."""
+
+    round: int
+    action: Action | None = None
+    weights: Payload | None = None
+
+
+class FlowerEngine:
+    """Runs a method's actions on clients that are elsewhere. It lets the end of a round wait for the next message."""
+
+    def __init__(self, method: Method, post: Post, *, run: str, public: Mapping[str, Any] | None = None) -> None:
+        self.method = method
+        self.seconds = {"public": 0.0, "local": 0.0, "evaluate": 0.0}
+        self._post = post
+        self._run = run
+        self._public = public
+        everyone = range(len(method.task.clients))
+        self._waiting: dict[int, list[Work]] = {k: [] for k in everyone}
+        self._heads = dict.fromkeys(everyone, 0)  # the last message that each client has acknowledged
+        self._saved = [dict(self._heads)]  # the same at the last two checkpoints
+        self._serial = 0
+        self._shapes: dict[str, Tensor] | None = None
+
+    # -- asking ----------------------------------------------------------------------------------------------------
+
+    def ask(self, clients: Sequence[int], actions: Sequence[Action], round_index: int) -> Iterator[Reply]:
+        """One message to each client: what waits for it, then these actions."""
+        work = [Work(round_index, action) for action in actions]
+        return self._send({k: [*self._waiting[k], *work] for k in clients}, round_index)
+
+    def defer(self, clients: Sequence[int], actions: Sequence[Action], round_index: int) -> None:
+        for k in clients:
+            self._waiting[k] += [Work(round_index, action) for action in actions]
+
+    def defer_evaluation(self, round_index: int, weights: dict[str, Tensor] | None) -> None:
+        payload = None if weights is None else state_payload("weights", weights)
+        for waiting in self._waiting.values():
+            waiting.append(Work(round_index, weights=payload))
+
+    def flush(self, round_index: int) -> Iterator[Reply]:
+        return self._send({k: list(work) for k, work in self._waiting.items() if work}, round_index)
+
+    def evaluate(self, weights: dict[str, Tensor] | None) -> list[list[float]]:
+        """Accuracies now, for whoever does not want to wait for them."""
+        self.defer_evaluation(0, weights)
+        rows = {reply.client: list(reply.news[0].row or []) for reply in self.flush(0) if 0 in reply.news}
+        return [rows.get(k, []) for k in range(len(self.method.task.clients))]
+
+    def _send(self, work: Mapping[int, list[Work]], round_index: int) -> Iterator[Reply]:
+        self._serial += 1
+        serial = self._serial
+        packed: dict[int, bytes] = {}  # what all hear is packed once
+        letters = {k: self._letter(k, items, serial, packed) for k, items in work.items()}
+        for k, answer in self._post.deliver(letters):
+            reply = self._reply(k, answer)
+            if reply.error:
+                self._missed(k, work[k], round_index)
+            else:
+                self._heads[k] = serial
+                self._waiting[k] = []
+            yield reply
+
+    def _letter(self, client: int, work: Sequence[Work], serial: int, packed: dict[int, bytes]) -> Letter:
+        letter = Letter(
+            {
+                "run": self._run,
+                "client": client,
+                "serial": serial,
+                "base": self._heads[client],
+                "keep": sorted({saved[client] for saved in self._saved}),
+                "plan": self._plan(),
+            },
+            shared=packed,
+        )
+        letter.header["work"] = _pack_work(letter, work, client)
+        return letter
+
+    def _plan(self) -> dict[str, Any]:
+        method = self.method
+        return {
+            "method": method.name,
+            "settings": method.params.model_dump(mode="json"),
+            "task": pack_task(method.task),
+            "public": self._public,
+        }
+
+    def _reply(self, client: int, answer: Letter | str) -> Reply:
+        if isinstance(answer, str):
+            return Reply(client, error=answer)
+        try:
+            parts, news, seconds = unpack_reply(answer)
+        except MessageError as error:
+            return Reply(client, error=str(error))
+        for phase, value in seconds.items():
+            if phase in self.seconds:
+                self.seconds[phase] += value
+        return Reply(client, parts, news=news)
+
+    def _missed(self, client: int, work: Sequence[Work], round_index: int) -> None:
+        """Keep what a client must still do before it can take part again."""
+        self._waiting[client] = [
+            item
+            for item in work
+            if item.action is not None
+            and not isinstance(item.action, Exchange)
+            and (item.round == 0 or item.round >= round_index - 1)
+        ]
+
+    # -- state -----------------------------------------------------------------------------------------------------
+
+    def states(self) -> Iterator[tuple[str, dict[str, Tensor]]]:
+        """Where everyone stands, and what waits to be sent. The models are at the sites."""
+        self._saved = [self._saved[-1], dict(self._heads)]
+        letter = Letter({"run": self._run, "serial": self._serial, "heads": self._heads})
+        letter.header["waiting"] = {k: _pack_work(letter, work, k) for k, work in self._waiting.items()}
+        blobs = [letter.text().encode(), *letter.blobs]
+        yield "flower", {f"{n:06d}": torch.frombuffer(bytearray(raw), dtype=torch.uint8) for n, raw in enumerate(blobs)}
+
+    def load(self, read: Callable[[str], dict[str, Tensor]]) -> None:
+        header, *blobs = [t.numpy().tobytes() for _, t in sorted(read("flower").items())]
+        letter = Letter(json.loads(header), blobs)
+        self._run, self._serial = letter.header["run"], int(letter.header["serial"])
+        self._heads = {int(k): int(n) for k, n in letter.header["heads"].items()}
+        self._saved = [dict(self._heads)]
+        self._waiting = {int(k): self._unpack(letter, work) for k, work in letter.header["waiting"].items()}
+
+    def _unpack(self, letter: Letter, packed: Sequence[Mapping[str, Any]]) -> list[Work]:
+        work = []
+        for item in packed:
+            if "name" in item:
+                work.append(Work(item["round"], unpack_action(letter, item, self.method)))
+            else:
+                weights = None if item["evaluate"] is None else letter.get(item["evaluate"])
+                work.append(Work(item["round"], weights=weights))
+        return work
+
+    def model_shapes(self) -> dict[str, Tensor]:
+        """The state of the shared architecture, for checking weights that arrive."""
+        if self._shapes is None:
+            task = self.method.task
+            with seeded(task.seed, "shapes"):
+                model = build(task.clients[0].model, len(task.classes), image_size=task.image_size)
+            self._shapes = dict(model.state_dict())
+        return self._shapes
+
+
+def _pack_work(letter: Letter, work: Sequence[Work], client: int) -> list[dict[str, Any]]:
+    packed = []
+    for item in work:
+        if item.action is not None:
+            packed.append({"round": item.round, **pack_action(letter, item.action, client)})
+        else:
+            packed.append({"round": item.round, "evaluate": None if item.weights is None else letter.put(item.weights)})
+    return packed

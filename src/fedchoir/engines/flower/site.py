@@ -1,0 +1,187 @@
+"""What happens at a site: a message comes, the client wakes up from its file, acts, and is put to sleep again."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from fedchoir import methods
+from fedchoir.data.images import ImageSet
+from fedchoir.data.public import PublicSet
+from fedchoir.data.scenarios import ClientData
+from fedchoir.engines.flower.codec import (
+    MAX_BLOB,
+    Letter,
+    MessageError,
+    pack_reply,
+    unpack_action,
+    unpack_task,
+)
+from fedchoir.engines.local import new_client
+from fedchoir.federation.client import Client
+from fedchoir.federation.exchange import News
+from fedchoir.federation.payload import Payload, load_tensors, save_tensors
+from fedchoir.federation.perform import perform
+from fedchoir.federation.phases import Exchange
+from fedchoir.federation.public import PublicView
+from fedchoir.federation.settings import Settings
+from fedchoir.methods.method import Method
+
+
+@dataclass(frozen=True)
+class SiteData:
+    """What a site holds, prepared as a federation's settings ask: labels count in the federation's classes."""
+
+    train: ImageSet
+    tests: Mapping[str, ImageSet]
+    public: PublicSet | None = None
+
+
+class Site(Protocol):
+    """An organisation: its name, its architecture and its data. None of it leaves but what a method declares."""
+
+    name: str
+    model: str
+    device: torch.device
+    precision: str
+
+    def prepare(self, settings: Settings, classes: tuple[str, ...], public: Mapping[str, Any] | None) -> SiteData: ...
+
+
+@dataclass
+class Worker:
+    """Carries out messages at one site. Between two messages the client is a file, so a process may die any time."""
+
+    site: Site
+    folder: Path
+    limit: int = MAX_BLOB
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def act(self, text: str, blobs: list[bytes]) -> Letter:
+        """Do what a message says and answer it. State is kept only if all of it could be done."""
+        letter = Letter.read(text, blobs, self.limit)
+        header = letter.header
+        self.seconds = {"public": 0.0, "local": 0.0, "evaluate": 0.0}
+        method, data = self._prepare(header)
+        client = self._wake(method, data, header)
+        parts: list[Payload] = []
+        news: dict[int, News] = {}
+        for number, item in enumerate(header["work"]):
+            client.begin(int(item["round"]))
+            row = None
+            if "name" in item:
+                parts = self._perform(client, letter, item, method)
+            else:
+                row = self._evaluate(client, letter, item, method, data)
+            last = number + 1 == len(header["work"])
+            if row is not None or last or int(header["work"][number + 1]["round"]) != client.round:
+                before = news.get(client.round, News())
+                news[client.round] = News({**before.report, **client.report()}, row or before.row)
+        reply = pack_reply(parts, news, self.seconds)
+        if reply.size > self.limit:
+            raise MessageError(f"the answer has {reply.size} bytes, and {self.limit} are allowed")
+        self._sleep(client, header)
+        return reply
+
+    def _prepare(self, header: Mapping[str, Any]) -> tuple[Method, SiteData]:
+        plan = header["plan"]
+        cls = methods.get(plan["method"])
+        params = cls.Params(**plan["settings"])
+        task = unpack_task(plan["task"])
+        card = task.clients[int(header["client"])]
+        if (card.name, card.model) != (self.site.name, self.site.model):
+            raise MessageError(
+                f"this is {self.site.name} with {self.site.model}, not {card.name} with {card.model}: the message is "
+                "for another site"
+            )
+        data = self.site.prepare(params, task.classes, plan["public"])
+        method = cls(params, task)
+        if plan["public"] is not None and (data.public is None or data.public.digest != plan["public"]["digest"]):
+            raise MessageError("the public set here is not the federation's: its digest differs")
+        return method, data
+
+    def _perform(self, client: Client, letter: Letter, item: Mapping[str, Any], method: Method) -> list[Payload]:
+        action = unpack_action(letter, item, method)
+        with self._timed("public" if action.batches else "local"):
+            parts = perform(client, action)
+        return parts if isinstance(action, Exchange) else []
+
+    def _evaluate(
+        self, client: Client, letter: Letter, item: Mapping[str, Any], method: Method, data: SiteData
+    ) -> list[float]:
+        """Accuracies on the site's own test sets: of its own model, or of the one model that came along."""
+        tests = [test.to(client.device) for test in data.tests.values()]
+        with self._timed("evaluate"):
+            if item["evaluate"] is None:
+                return method.row(client, tests)
+            own = client.snapshot()
+            client.model.load_state_dict(letter.get(item["evaluate"]).under("weights"))
+            row = method.row(client, tests)
+            client.model.load_state_dict(own)
+            return row
+
+    @contextmanager
+    def _timed(self, phase: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.seconds[phase] += time.perf_counter() - start
+
+    # -- state between two messages --------------------------------------------------------------------------------
+
+    def _wake(self, method: Method, data: SiteData, header: Mapping[str, Any]) -> Client:
+        """The client as it was after the message that the server counts as its last one."""
+        task, index = method.task, int(header["client"])
+        device = self.site.device
+        view = None
+        if data.public is not None:
+            view = PublicView(data.public, seed=task.seed, kind=method.params.public_augment, device=device)
+        private = ClientData(self.site.name, data.train, self.site.name)
+        client = new_client(method, index, private, view, device=device, precision=self.site.precision)
+        base = int(header["base"])
+        if base:
+            path = self._path(header, base)
+            if not path.exists():
+                raise MessageError(
+                    f"{self.site.name} has no state after message {base} of this run: was its --work folder lost?"
+                )
+            flat = load_tensors(path)
+            told = json.loads(bytes(flat.pop("about").tolist()))
+            client.round, client.phase = int(told["round"]), str(told["phase"])
+            client.load(flat)
+        return client
+
+    def _sleep(self, client: Client, header: Mapping[str, Any]) -> None:
+        """Write the state after this message, whole or not at all; forget those that nobody can ask for any more."""
+        path = self._path(header, int(header["serial"]))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        flat: dict[str, Tensor] = client.state()
+        told = json.dumps({"round": client.round, "phase": client.phase}).encode()
+        part = path.with_suffix(".part")
+        try:
+            save_tensors(part, {**flat, "about": torch.tensor(list(told), dtype=torch.uint8)})
+            with part.open("rb") as file:
+                os.fsync(file.fileno())
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+        part.replace(path)
+        wanted = {path, *(self._path(header, int(n)) for n in (*header["keep"], header["base"]))}
+        for old in path.parent.glob("state-*.safetensors"):
+            if old not in wanted:
+                old.unlink(missing_ok=True)
+
+    def _path(self, header: Mapping[str, Any], serial: int) -> Path:
+        run = str(header["run"])
+        if not re.fullmatch(r"[0-9a-f]{8,64}", run):
+            raise MessageError(f"{run!r} is not the name of a run")
+        return self.folder / run / f"state-{serial:08d}.safetensors"

@@ -1,0 +1,161 @@
+"""Every method gives the same numbers on the Flower engine as on the local one, message for message through bytes.
+
+Sites are separate here: each has its own copy of the method, sees nothing but messages, and is a file between them.
+(The real SuperLink and SuperNodes are in tests/e2e.)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedchoir import Experiment, Result, methods, run, runner
+from fedchoir import experiment as experiments
+from fedchoir.data.public import PublicSet
+from fedchoir.data.scenarios import Scenario
+from fedchoir.engines.flower.codec import Letter, MessageError
+from fedchoir.engines.flower.engine import FlowerEngine
+from fedchoir.engines.flower.site import SiteData, Worker
+from fedchoir.federation.settings import Settings
+
+NAMES = list(methods.registry())
+
+
+class KnownSite:
+    """A site whose data is a part of a scenario."""
+
+    precision = "fp32"
+    device = torch.device("cpu")
+
+    def __init__(self, scenario: Scenario, public: PublicSet | None, index: int, model: str) -> None:
+        self.name, self.model = scenario.clients[index].name, model
+        self._data = SiteData(scenario.clients[index].train, scenario.tests, public)
+
+    def prepare(self, settings: Settings, classes: tuple[str, ...], public: Mapping[str, Any] | None) -> SiteData:
+        return self._data
+
+
+class Courier:
+    """Carries letters to workers in this process, as bytes."""
+
+    def __init__(self, workers: list[Worker]) -> None:
+        self.workers = workers
+        self.sent: list[dict[str, Any]] = []
+        self.trouble: Callable[[int, dict[str, Any]], str] = lambda client, header: ""
+
+    def deliver(self, letters: Mapping[int, Letter]) -> Iterator[tuple[int, Letter | str]]:
+        for k, letter in reversed(letters.items()):
+            text, blobs = letter.text(), [bytes(blob) for blob in letter.blobs]
+            header = json.loads(text)
+            self.sent.append(header)
+            if trouble := self.trouble(k, header):
+                yield k, trouble
+                continue
+            try:
+                answer = self.workers[k].act(text, blobs)
+            except MessageError as error:
+                yield k, str(error)
+                continue
+            yield k, Letter.read(answer.text(), answer.blobs)
+
+
+def on_flower(
+    experiment: Experiment, work: Path, *, resume: bool = False, prepare: Callable[[Courier], None] = lambda c: None
+) -> tuple[Result, Courier]:
+    plan = experiments.plan(experiment)
+    runner.prepare_folder(plan, resume)
+    scenario, public = runner.load(plan), runner.load_public_set(plan)
+    task = runner.make_task(plan, scenario, public)
+    workers = [
+        Worker(KnownSite(scenario, public, k, card.model), work / card.name) for k, card in enumerate(task.clients)
+    ]
+    courier = Courier(workers)
+    prepare(courier)
+    method = methods.get(experiment.method)(plan.params, task)
+    told = {"digest": public.digest} if public else None
+    engine = FlowerEngine(method, courier, run="0123456789abcdef", public=told)
+    result = runner.conduct(
+        plan, method, engine, tuple(scenario.tests), notes=[], device="cpu", resume=resume, watchers=[]
+    )
+    return result, courier
+
+
+def numbers(folder: Path) -> list[Any]:
+    """All that a run computed: not what it took, nor in how many messages."""
+    lines = (folder / "events.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k not in ("seconds", "messages")} for line in lines]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_both_engines_give_the_same_numbers(name: str, small: Callable[..., Experiment], tmp_path: Path) -> None:
+    local, flower = small(name, "local", rounds=2), small(name, "flower", rounds=2)
+    run(local)
+    result, courier = on_flower(flower, tmp_path / "sites")
+    assert numbers(local.out) == numbers(flower.out)
+    assert result.messages == len(courier.sent)
+
+
+def test_one_message_per_client_and_round_when_synchronised_by_epoch(
+    small: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    settings = {"sync": "epoch"}
+    local, flower = small("fccl+", "local", settings=settings), small("fccl+", "flower", settings=settings)
+    run(local)
+    _, courier = on_flower(flower, tmp_path / "sites")
+    assert numbers(local.out) == numbers(flower.out)
+    # three rounds with three clients, and one last message that brings the end of the last round
+    assert len(courier.sent) == 3 * 3 + 3
+
+
+class Gone(Exception):
+    """The server's process is gone."""
+
+
+@pytest.mark.parametrize(("name", "sync"), [("fccl+", "epoch"), ("fccl", "batch"), ("fedprox", "batch")])
+@pytest.mark.parametrize("when", [4, 7, 10])
+def test_a_server_that_dies_goes_on_to_the_same_numbers(
+    name: str, sync: str, when: int, small: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    settings = {"sync": sync, "public_batch": 40}
+    straight, broken = small(name, "straight", settings=settings), small(name, "broken", settings=settings)
+    on_flower(straight, tmp_path / "one")
+
+    def dies(courier: Courier) -> None:
+        def trouble(client: int, header: dict[str, Any]) -> str:
+            if len(courier.sent) == when:
+                raise Gone
+            return ""
+
+        courier.trouble = trouble
+
+    with pytest.raises(Gone):
+        on_flower(broken, tmp_path / "two", prepare=dies)
+    on_flower(broken, tmp_path / "two", resume=True)
+    assert numbers(straight.out) == numbers(broken.out)
+
+
+@pytest.mark.parametrize("name", ["fccl", "fedavg"])
+def test_a_client_that_is_away_for_rounds_comes_back(
+    name: str, small: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    """It was not there for the opening, so it opens when it comes; the rounds it missed whole it leaves out."""
+    experiment = small(name, rounds=5, settings={"sync": "epoch"})
+
+    def away(courier: Courier) -> None:
+        courier.trouble = lambda client, header: (
+            "not connected" if client == 1 and header["work"][-1]["round"] < 3 else ""
+        )
+
+    result, courier = on_flower(experiment, tmp_path / "sites", prepare=away)
+    events = [json.loads(line) for line in (experiment.out / "events.jsonl").read_text().splitlines()]
+    names = [{out["client"] for out in event["left_out"]} for event in events]
+    assert names[0] == names[1] == names[2] == {result.clients[1]["name"]}
+    assert names[3] == names[4] == set()
+    assert events[4]["accuracy"][1] is not None
+    rounds = [{item["round"] for item in header["work"]} for header in courier.sent if header["client"] == 1]
+    assert rounds[3] == {0, 2, 3}
