@@ -78,7 +78,7 @@ def conduct(
     experiment = plan.experiment
     federation = Federation(method, engine, tests, quorum=experiment.quorum, folder=plan.out / "checkpoint")
     write_plan(plan)
-    write_json(plan.out / "task.json", task_facts(method.task, tests))
+    write_json(plan.out / "task.json", {**plan_facts(plan), **task_facts(method.task, tests)})
     events = begin(federation, plan, resume)
     for watcher in watchers:
         watcher.began(plan, method.task, events)
@@ -87,11 +87,7 @@ def conduct(
     finally:
         for watcher in watchers:
             watcher.ended()
-    facts = {
-        **plan_facts(plan),
-        "notes": [*scenario.notes, *(public.notes if public else ())],
-        "device": describe(device),
-    }
+    facts = {**plan_facts(plan), "notes": notes, "device": device}
     result = summarise(method.task, tests, events, facts)
     write_json(plan.out / "result.json", result.model_dump(mode="json"))
     return result
