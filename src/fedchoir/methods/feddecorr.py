@@ -1,0 +1,32 @@
+"""FedDecorr. Shi et al., Towards Understanding and Mitigating Dimensional Collapse in Heterogeneous Federated
+Learning, ICLR 2023."""
+
+from __future__ import annotations
+
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedchoir.federation.client import Client
+from fedchoir.federation.settings import Settings
+from fedchoir.federation.training import Batch
+from fedchoir.losses import decorrelation
+from fedchoir.methods.fedavg import FedAvg
+
+
+class FedDecorrParams(Settings):
+    decorrelation_weight: float = Field(0.1, ge=0, description="β: weight of the decorrelation of features")
+
+
+class FedDecorr(FedAvg):
+    """FedAvg whose features do not collapse into few dimensions: their correlations are held down."""
+
+    name = "feddecorr"
+    title = "FedAvg with decorrelated features"
+    paper = "Shi et al., ICLR 2023"
+    Params = FedDecorrParams
+    params: FedDecorrParams
+
+    def local_loss(self, client: Client, batch: Batch) -> Tensor:
+        h, z = client.both(batch.images)
+        return cross_entropy(z, batch.labels) + self.params.decorrelation_weight * decorrelation(h)
