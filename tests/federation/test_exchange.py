@@ -109,7 +109,7 @@ def test_a_reply_with_too_many_parts_is_left_out() -> None:
 
 
 def test_below_quorum_raises_and_says_who() -> None:
-    with pytest.raises(QuorumError, match="only 1 of 4 clients gave a usable answer to speak.*c1: lost"):
+    with pytest.raises(QuorumError, match=r"only 1 of 4 clients gave a usable answer to speak.*c1: lost"):
         join([reply(0, 1.0), Reply(1, error="lost")], 4)
     with pytest.raises(QuorumError, match="only 0 of 2"):
         join([], 2, quorum=0.01)

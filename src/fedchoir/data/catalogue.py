@@ -49,11 +49,6 @@ class ScenarioInfo:
 _FCCL = {
     "rounds": 40,
     "local_epochs": 20,
-    "local_batch": 256,
-    "public_batch": 512,
-    "optimizer": "adam",
-    "local_lr": 1e-3,
-    "public_lr": 1e-3,
     "public_size": 5000,
 }
 _FEDCT = {

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from fedchoir.data.augment import augment
 from fedchoir.data.images import ImageSet, normalise
 from fedchoir.federation.frozen import Echo, Frozen, Output, deepcopy_structure, still_statistics
+from fedchoir.federation.memory import economise
 from fedchoir.federation.phases import PublicBatch
 from fedchoir.federation.public import PublicView
 from fedchoir.federation.settings import Settings
@@ -62,6 +63,9 @@ class Client:
         self._losses: dict[str, list[Tensor]] = {}
         self._notes: dict[str, Tensor] = {}
         self.trainer: Trainer = trainer or EagerTrainer()
+        if self.device.type == "cpu" and settings.keep_gb:
+            largest = max(settings.public_batch if public else 0, min(settings.local_batch, len(private)))
+            economise(self.model, private.images.shape[-1], largest, settings.keep_gb * 1e9)
 
     # -- what the model says -------------------------------------------------------------------------------------
 
@@ -241,12 +245,10 @@ class Client:
             return target
         twin = self.twin(target.weights)
         if target.batchnorm == "train":
-            # the running statistics of the shared weights must not move
-            echo = Echo(twin.train(), target.output, self._autocast)
-            for module in twin.modules():
+            for module in twin.train().modules():
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                    module.momentum = 0.0
-            return echo
+                    module.track_running_stats = False  # the statistics belong to the shared weights
+            return Echo(twin, target.output, self._autocast)
         echo = Echo(twin, target.output, self._autocast)
         if self.settings.private_augment != "none":
             return echo

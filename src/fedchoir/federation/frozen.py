@@ -54,13 +54,12 @@ def deepcopy_structure(model: VisionModel) -> VisionModel:
 
 @contextmanager
 def still_statistics(model: nn.Module) -> Iterator[None]:
-    """BatchNorm normalises by the batch but leaves its running statistics alone."""
-    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    momenta = [m.momentum for m in norms]
+    """BatchNorm in training mode normalises by the batch but leaves its running statistics alone."""
+    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
     for m in norms:
-        m.momentum = 0.0
+        m.track_running_stats = False
     try:
         yield
     finally:
-        for m, momentum in zip(norms, momenta, strict=True):
-            m.momentum = momentum
+        for m in norms:
+            m.track_running_stats = True

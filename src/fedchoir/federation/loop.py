@@ -26,7 +26,8 @@ class Engine(Protocol):
     def ask(self, clients: Sequence[int], actions: Sequence[Action], round_index: int) -> Iterator[Reply]:
         """Send each client its actions as one message; replies come as they arrive."""
 
-    def evaluate(self, weights: dict[str, Tensor] | None) -> list[list[float]]: ...
+    def evaluate(self, weights: dict[str, Tensor] | None) -> list[list[float]]:
+        """One row a client, one column a test set; then one for the client's own share of the tests, if it has one."""
 
     def states(self) -> Iterator[tuple[str, dict[str, Tensor]]]: ...
 
@@ -221,11 +222,13 @@ class Federation:
 
     def _event(self, draft: Draft) -> Event:
         everyone = range(len(self.method.task.clients))
-        accuracy = [draft.rows.get(k) for k in everyone] if draft.evaluated else None
+        rows = [draft.rows.get(k) for k in everyone] if draft.evaluated else None
+        accuracy = [row[: len(self.tests)] if row else row for row in rows] if rows else None
         return {
             "round": draft.index,
             "clients": draft.clients,
             "accuracy": accuracy,
+            **self._own(rows),
             **self._averages(accuracy),
             "losses": draft.ledger.losses,
             "measures": draft.measures,
@@ -235,6 +238,11 @@ class Federation:
             "messages": draft.ledger.messages,
             "seconds": draft.seconds,
         }
+
+    def _own(self, rows: list[list[float] | None] | None) -> dict[str, list[float | None]]:
+        """Accuracies on the clients' own shares of the tests: the column after those of the tests, if there is one."""
+        own = [row[len(self.tests)] if row and len(row) > len(self.tests) else None for row in rows or []]
+        return {"own": own} if any(value is not None for value in own) else {}
 
     def _averages(self, accuracy: list[list[float] | None] | None) -> dict[str, float | None]:
         intra, inter = split_rows(accuracy, self.method.task, self.tests) if accuracy else ([], [])

@@ -39,6 +39,7 @@ class Result(BaseModel):
     inter: list[float]
     intra_avg: float
     inter_avg: float | None
+    own: list[float | None] = []  # under label skew: each client's accuracy on its own share of the tests
     bytes_up: int
     bytes_down: int
     messages: int
@@ -66,6 +67,7 @@ def summarise(task: Task, tests: Sequence[str], events: Sequence[Event], facts: 
         inter=inter,
         intra_avg=sum(intra) / len(intra),
         inter_avg=sum(inter) / len(inter) if inter else None,
+        own=own_mean(events),
         bytes_up=sum(event["bytes_up"] for event in events),
         bytes_down=sum(event["bytes_down"] for event in events),
         messages=sum(event["messages"] for event in events),
@@ -101,6 +103,13 @@ def split_rows(
         if row is not None
     ]
     return [intra for intra, _ in pairs], [inter for _, inter in pairs if inter is not None]
+
+
+def own_mean(events: Sequence[Event], last: int = 3) -> list[float | None]:
+    """Each client's accuracy on its own share of the tests, the mean of the last rounds that have one."""
+    columns = zip(*[event["own"] for event in events if "own" in event][-last:], strict=True)
+    heard = [[value for value in column if value is not None] for column in columns]
+    return [sum(values) / len(values) if values else None for values in heard]
 
 
 def versions() -> dict[str, str]:

@@ -17,7 +17,7 @@ class Settings(BaseModel):
     local_epochs: NonNegativeInt | tuple[NonNegativeInt, ...] = Field(
         20, description="epochs over the private data in each round; several numbers: one per client, in turn"
     )
-    local_batch: int = Field(256, ge=2, description="images in a private batch")
+    local_batch: int = Field(128, ge=2, description="images in a private batch")
     local_lr: float = Field(1e-3, gt=0, description="learning rate of the local phase")
     local_weight_decay: float = Field(0.0, ge=0, description="weight decay of the local phase")
     optimizer: Literal["adam", "sgd"] = Field("adam", description="optimiser of the local phase")
@@ -31,7 +31,7 @@ class Settings(BaseModel):
     pretrain_epochs: int = Field(0, ge=0, description="epochs on private data alone before the first round")
 
     # public phase: unlabeled public data
-    public_batch: int = Field(512, ge=2, description="images in a public batch")
+    public_batch: int = Field(256, ge=2, description="images in a public batch")
     public_lr: float = Field(1e-3, gt=0, description="learning rate of the public phase")
     public_algorithm: Literal["adam", "sgd"] = Field("adam", description="optimiser of the public phase")
     public_weight_decay: float = Field(0.0, ge=0, description="weight decay of the public phase")
@@ -63,6 +63,14 @@ class Settings(BaseModel):
         "size", description="weights of parameter averaging: by private images, or all alike"
     )
     evaluate_every: int = Field(1, ge=1, description="evaluate every n-th round; the last three always")
+
+    # machine
+    keep_gb: float = Field(
+        0.8,
+        ge=0,
+        description="on the CPU: GB kept for a backward pass; beyond it the widest blocks are computed twice, to the "
+        "same numbers (0: no limit)",
+    )
 
     # data
     clients: int | None = Field(None, ge=1, description="number of clients; default: one per domain, or 10")

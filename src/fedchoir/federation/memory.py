@@ -1,0 +1,97 @@
+"""Memory for the backward pass: where a batch would need more than a budget, the widest blocks are computed twice.
+
+A block that is recomputed keeps its input alone and runs forward again when its gradient is due. The numbers are the
+same: dropout draws what it drew before, and BatchNorm's running statistics move once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.checkpoint import checkpoint
+
+from fedchoir.federation.frozen import still_statistics
+from fedchoir.models import VisionModel
+
+
+@contextmanager
+def second_time(block: nn.Module) -> Iterator[None]:
+    """The same pass over again: BatchNorm saves the same tensors, but its statistics and counters stay."""
+    norms = [m for m in block.modules() if isinstance(m, _BatchNorm)]
+    before = [(m.momentum, m._buffers.get("num_batches_tracked")) for m in norms]
+    for m in norms:
+        m.momentum = 0.0
+        m._buffers["num_batches_tracked"] = None
+    try:
+        yield
+    finally:
+        for m, (momentum, counter) in zip(norms, before, strict=True):
+            m.momentum = momentum
+            m._buffers["num_batches_tracked"] = counter
+
+
+def economise(model: VisionModel, image_size: int, batch: int, budget: float) -> None:
+    """Let blocks of ``model`` be recomputed, the most expensive first, in batches that would keep over ``budget`` bytes
+    for the backward pass. Nothing changes where the largest ``batch`` fits anyway."""
+    costs = kept_bytes(model, image_size)
+    left = sum(costs.values())
+    for block in sorted(costs, key=lambda b: -costs[b]):
+        if left * batch <= budget:
+            return
+        recompute_above(block, int(budget // left))
+        left -= costs[block]
+
+
+def blocks(trunk: nn.Module) -> Iterator[nn.Module]:
+    """The parts of a trunk that come one after the other: residual blocks, Inception modules, single layers."""
+    if isinstance(trunk, nn.Sequential):
+        for child in trunk:
+            yield from blocks(child)
+    else:
+        yield trunk
+
+
+def kept_bytes(model: VisionModel, image_size: int, images: int = 2) -> dict[nn.Module, float]:
+    """Bytes for each image that every block of the trunk keeps for its backward pass, from one small pass."""
+    kept: dict[nn.Module, dict[int, int]] = {block: {} for block in blocks(model.trunk)}
+    parameters = {p.data_ptr() for p in model.parameters()}
+    current: list[nn.Module] = []
+
+    def pack(t: Tensor) -> Tensor:
+        if current and t.data_ptr() not in parameters:
+            kept[current[-1]][t.data_ptr()] = t.numel() * t.element_size()
+        return t
+
+    hooks = [block.register_forward_pre_hook(lambda m, _: current.append(m)) for block in kept]
+    hooks += [block.register_forward_hook(lambda *_: current.clear()) for block in kept]
+    was_training, device = model.training, next(model.parameters()).device
+    with torch.random.fork_rng(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t), still_statistics(model):
+        result = model.train().trunk(torch.zeros(images, 3, image_size, image_size, device=device))
+    del result  # held until here: a freed tensor's address may be used again and would count once
+    model.train(was_training)
+    for hook in hooks:
+        hook.remove()
+    return {block: sum(seen.values()) / images for block, seen in kept.items()}
+
+
+def recompute_above(block: nn.Module, images: int) -> None:
+    """Make ``block`` keep only its input in training batches of more than ``images`` images."""
+    block.recompute_above = images  # type: ignore[assignment]
+    if not isinstance(block, _Recomputed):
+        kind = type(block)
+        # A subclass made on the spot: names of weights, copies and pickles of the block's tensors stay as they are.
+        block.__class__ = type(f"Recomputed{kind.__name__}", (_Recomputed, kind), {})
+
+
+class _Recomputed(nn.Module):
+    recompute_above: int
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not (self.training and torch.is_grad_enabled() and len(x) > self.recompute_above):
+            return super().forward(x)
+        contexts = lambda: (nullcontext(), second_time(self))  # noqa: E731
+        return checkpoint(super().forward, x, use_reentrant=False, context_fn=contexts)
