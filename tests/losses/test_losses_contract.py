@@ -38,6 +38,10 @@ CASES = {
     "fntd": Case(lambda s, t: losses.fntd(s, t, labels(s)), [(B, C)], [(B, C)]),
     "fntd_renormalised": Case(lambda s, t: losses.fntd(s, t, labels(s), form="renormalised"), [(B, C)], [(B, C)]),
     "cnd": Case(lambda s, t: losses.cnd(s, t, labels(s)), [(B, C)], [(B, C)]),
+    "pooled_kl": Case(losses.pooled_kl, [(B, C)], [(B, C), (B,)]),
+    "pool_predictions": Case(
+        lambda z: sum(t.sum() for t in losses.pool_predictions(z, torch.ones(1, 2, B).to(z))), [(2, B, C)], []
+    ),
     "sce": Case(lambda z: losses.sce(z, labels(z)), [(B, C)], []),
     "class_prototypes": Case(lambda h: losses.class_prototypes(h, labels(h), C)[0].sum(), [(B, D)], []),
     "prototype_contrast": Case(lambda h, u: losses.prototype_contrast(h, labels(h), u, 0.5), [(B, D)], [(C, D)]),
@@ -55,6 +59,10 @@ CASES = {
     "proximal": Case(lambda w, r: losses.proximal([w], [r]), [(D,)], [(D,)]),
     "ewc": Case(lambda w, r, f: losses.ewc([w], [r], [f]), [(D,)], [(D,), (D,)]),
     "mutual_understanding": Case(losses.mutual_understanding, [(B, D)], [(D, D)], waits=True),
+    "mutual_understanding_products": Case(
+        lambda z, r: losses.mutual_understanding(z, r, "products"), [(B, D)], [(D, D)]
+    ),
+    "nt_xent": Case(losses.nt_xent, [(B, D), (B, D)], []),
 }
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 captured_cases = pytest.mark.parametrize(

@@ -1,10 +1,11 @@
-"""MOON against a loop, and FedProx and EWC against sums over every weight."""
+"""MOON against a loop, NT-Xent against lightly, and FedProx and EWC against sums over every weight."""
 
 import math
 
 import numpy as np
 import pytest
 import torch
+from lightly.loss import NTXentLoss
 
 from fedchoir import losses
 
@@ -68,3 +69,15 @@ def test_penalties_refuse_lists_that_do_not_match():
         losses.proximal([w, w], [w])
     with pytest.raises(ValueError, match=r"^no parameters to penalise"):
         losses.proximal([], [])
+
+
+@pytest.mark.parametrize("temperature", [0.1, 0.5])
+def test_nt_xent_is_lightlys(temperature):
+    y1, y2 = torch.randn(2, 7, 5, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    theirs = NTXentLoss(temperature=temperature)(y1, y2)
+    torch.testing.assert_close(losses.nt_xent(y1, y2, temperature), theirs)
+
+
+def test_nt_xent_falls_when_views_of_one_image_agree_and_images_differ():
+    apart = torch.eye(4)
+    assert losses.nt_xent(apart, apart) < losses.nt_xent(apart, apart.flip(0)) < losses.nt_xent(apart, -apart)

@@ -145,3 +145,59 @@ def test_a_batch_smaller_than_the_width_is_refused_in_one_line(call):
 def test_a_correlation_of_another_width_is_refused_in_one_line():
     with pytest.raises(ValueError, match=r"^correlation has shape \(3, 3\); features of width 2 need 2×2$"):
         losses.procrustes(torch.ones(4, 2), torch.eye(3))
+
+
+def decaying(seed, m, n, decades, dtype=torch.float32):
+    """Features whose singular values fall over so many powers of ten."""
+    spectrum = torch.logspace(0, -decades, n, dtype=torch.float64)
+    return ((normal(seed, m, n) * spectrum) @ normal(seed + 1, n, n) / n**0.5).to(dtype)
+
+
+@given(seed=seeds, size=sizes)
+@settings(max_examples=30, deadline=None)
+def test_cholesky_gives_the_r_of_qr(seed, size):
+    m, n = size
+    z = normal(seed, m, n) + 2 * torch.eye(m, n, dtype=torch.float64)
+    by_qr, by_cholesky = (losses.feature_correlation(z, solver) for solver in ("factors", "products"))
+    torch.testing.assert_close(by_cholesky, by_qr, rtol=1e-6, atol=1e-6)
+
+
+@given(seed=seeds, size=sizes)
+@settings(max_examples=30, deadline=None)
+def test_products_alone_find_the_basis_of_the_svd(seed, size):
+    m, n = size
+    z, r = normal(seed, m, n), losses.feature_correlation(normal(seed + 1, m, n))
+    q = losses.procrustes(z, r, "products")
+    torch.testing.assert_close(q.T @ q, torch.eye(n, dtype=torch.float64), atol=1e-6, rtol=0)
+    gaps = [losses.understanding_gaps(z, r[None], solver) for solver in ("factors", "products")]
+    torch.testing.assert_close(gaps[1], gaps[0], rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("decades", [0, 3, 5])
+def test_both_solvers_agree_at_the_size_of_the_paper_in_float32(decades):
+    z, others = decaying(0, 500, 256, decades), torch.stack([decaying(s, 256, 256, 2) for s in (2, 4)])
+    rs = torch.stack([losses.feature_correlation(o) for o in others])
+    scale = torch.linalg.norm(z)
+    by_qr, by_cholesky = (losses.feature_correlation(z, solver) for solver in ("factors", "products"))
+    assert torch.linalg.norm(by_qr - by_cholesky) < 1e-4 * scale
+    assert by_cholesky.trace() == pytest.approx(by_qr.trace().item(), rel=1e-4)
+    slow, fast = (losses.understanding_gaps(z, rs, solver) for solver in ("factors", "products"))
+    torch.testing.assert_close(fast, slow, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("z", [torch.zeros(12, 5), torch.ones(12, 5), decaying(6, 12, 5, 30)])
+def test_products_survive_features_without_full_rank(z):
+    z = z.clone().requires_grad_()
+    r = losses.feature_correlation(normal(8, 12, 5).float())
+    own = losses.feature_correlation(z, "products")
+    assert own.isfinite().all()
+    torch.testing.assert_close(own.T @ own, (z.T @ z).detach(), atol=1e-5, rtol=1e-5)
+    gap = losses.understanding_gaps(z, torch.stack([r, torch.zeros(5, 5), own]), "products").sum()
+    (gradient,) = torch.autograd.grad(gap, z)
+    assert gap.isfinite()
+    assert gradient.isfinite().all()
+
+
+def test_an_unknown_solver_is_refused_in_one_line():
+    with pytest.raises(ValueError, match=r"^solver is 'svd'; choose one of: auto, factors, products$"):
+        losses.procrustes(torch.ones(4, 2), torch.eye(2), "svd")

@@ -1,7 +1,7 @@
 """Losses as pure functions, one per equation; the docstring of each names its paper, equation and shapes.
 
 Losses are means over the batch and come out as scalars on the input's device and in its dtype. Targets
-(consensus, teachers, prototypes, old features) are detached inside. But for the factorisations of FedFoA,
+(consensus, teachers, prototypes, old features) are detached inside. But for FedFoA's QR and SVD (it has another way),
 nothing here waits for the device, so a training step can be captured in a CUDA graph.
 
 >>> import torch
@@ -11,10 +11,15 @@ nothing here waits for the device, so a training step can be captured in a CUDA 
 0.0
 """
 
-from fedchoir.losses.contrastive import moon
+from fedchoir.losses.contrastive import moon, nt_xent
 from fedchoir.losses.correlation import cross_correlation, decorrelation, fccm
-from fedchoir.losses.distillation import cnd, fntd, kd, sce
-from fedchoir.losses.factorization import feature_correlation, mutual_understanding, procrustes
+from fedchoir.losses.distillation import cnd, fntd, kd, pool_predictions, pooled_kl, sce
+from fedchoir.losses.factorization import (
+    feature_correlation,
+    mutual_understanding,
+    procrustes,
+    understanding_gaps,
+)
 from fedchoir.losses.gaussian import fbm, fia, gaussian
 from fedchoir.losses.prototypes import (
     apcl,
@@ -49,8 +54,12 @@ __all__ = [
     "mixed_features",
     "moon",
     "mutual_understanding",
+    "nt_xent",
+    "pool_predictions",
+    "pooled_kl",
     "procrustes",
     "prototype_contrast",
     "proximal",
     "sce",
+    "understanding_gaps",
 ]

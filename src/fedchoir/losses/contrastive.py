@@ -1,7 +1,10 @@
-"""Model-contrastive loss: MOON."""
+"""Contrastive losses: between models (MOON) and between two views of each image (NT-Xent)."""
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from fedchoir.losses._common import cosines, off_diagonal
 
 
 def moon(h: Tensor, h_global: Tensor, h_previous: Tensor, temperature: float = 0.5) -> Tensor:
@@ -28,3 +31,27 @@ def moon(h: Tensor, h_global: Tensor, h_previous: Tensor, temperature: float = 0
     away = F.cosine_similarity(h, h_previous.detach(), dim=1)
     # −log(e^a / (e^a + e^b)) = log(1 + e^(b − a))
     return F.softplus((away - towards) / temperature).mean()
+
+
+def nt_xent(y1: Tensor, y2: Tensor, temperature: float = 0.5) -> Tensor:
+    """SimCLR: an image's second view is picked out among the 2B − 1 other views of the batch.
+
+    NT-Xent (Chen et al., ICML 2020, eq. 1; FedFoA eq. 3), averaged over all 2B views. Unlike lightly's, which
+    indexes with a mask, it does not wait for the device.
+
+    Args:
+        y1: projections of the first views, B×d.
+        y2: projections of the second views of the same images, B×d.
+        temperature: τ.
+
+    >>> y = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
+    >>> round(nt_xent(y, y).item(), 4)  # log(1 + 2·e⁻⁴)
+    0.036
+    """
+    batch = len(y1)
+    views = torch.cat([y1, y2])
+    others = off_diagonal(cosines(views, views)) / temperature
+    rows = torch.arange(batch, device=y1.device)
+    # without the diagonal, view i of the first half finds its twin i + B one place earlier
+    twin = torch.cat([rows + batch - 1, rows])
+    return F.cross_entropy(others, twin)

@@ -1,10 +1,22 @@
-"""FedFoA: feature correlations from a QR factorisation, and how well a client can speak through another's."""
+"""FedFoA: feature correlations from a QR factorisation, and how well a client can speak through another's.
+
+Each factorisation can be had in two ways that agree (``solver``): by LAPACK's QR and SVD, quickest on the CPU, or by
+Cholesky and matrix products in float64, which on a GPU are far quicker than its QR and SVD and do not wait for it.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from fedchoir.errors import UsageError
-from fedchoir.losses._common import product
+from fedchoir.losses._common import check_choice, product
+
+Solver = Literal["auto", "factors", "products"]
+SOLVERS = ("auto", "factors", "products")
+_FLOOR = 1e-10  # singular values below this share of the largest count as this much
 
 
 def _check_tall(z: Tensor) -> None:
@@ -14,16 +26,22 @@ def _check_tall(z: Tensor) -> None:
         )
 
 
-def feature_correlation(z: Tensor) -> Tensor:
+def _by_products(z: Tensor, solver: str) -> bool:
+    check_choice("solver", solver, SOLVERS)
+    return solver == "products" or (solver == "auto" and z.device.type != "cpu")
+
+
+def feature_correlation(z: Tensor, solver: Solver = "auto") -> Tensor:
     """Feature correlation matrix R of a batch, the n×n matrix that FedFoA's clients share.
 
     FedFoA eq. 4: Z = Q R with QᵀQ = I and R upper triangular. QR leaves the sign of every row of R open, and
     libraries choose differently; rows are flipped so that no diagonal entry is negative. R is then unique
     for Z of full rank, and the same for every rotation of the batch, so that R of different clients and
-    batches may be averaged and their traces compared.
+    batches may be averaged and their traces compared. It is also the Cholesky factor of ZᵀZ.
 
     Args:
         z: calibrated features, m×n with m ≥ n. No gradient flows through R: it is a message, not a loss.
+        solver: ``factors`` (QR), ``products`` (Cholesky of ZᵀZ in float64), ``auto``: the former on the CPU.
 
     Returns:
         n×n, upper triangular.
@@ -32,26 +50,39 @@ def feature_correlation(z: Tensor) -> Tensor:
     [[3.0, 0.0], [0.0, 2.0]]
     """
     _check_tall(z)
-    with torch.autocast(z.device.type, enabled=False):
-        r = torch.linalg.qr(z.detach(), mode="r").R
+    with torch.no_grad(), torch.autocast(z.device.type, enabled=False):
+        if _by_products(z, solver):
+            return _cholesky(z.double()).to(z.dtype)
+        r = torch.linalg.qr(z, mode="r").R
     # Not sign(), which would wipe out the row of a zero diagonal entry.
     flip = torch.where(r.diagonal() < 0, -1.0, 1.0).to(r.dtype)
     return flip.unsqueeze(1) * r
 
 
-def procrustes(z: Tensor, r: Tensor) -> Tensor:
+def _cholesky(z: Tensor) -> Tensor:
+    """R of ZᵀZ = RᵀR. What rounding may make of a zero eigenvalue is added, so that none comes out negative."""
+    n = z.shape[1]
+    gram = z.T @ z
+    shift = n * torch.finfo(z.dtype).eps * gram.trace() + torch.finfo(z.dtype).tiny
+    return torch.linalg.cholesky_ex(gram + shift * torch.eye(n, dtype=z.dtype, device=z.device)).L.T
+
+
+def procrustes(z: Tensor, r: Tensor, solver: Solver = "auto") -> Tensor:
     """The orthonormal basis through which Z comes nearest to another client's correlations.
 
     FedFoA eq. 5-6 and Lemma 1 (where the answer is once misprinted as V U; the proof and eq. 6 have V Uᵀ):
 
         Q* = argmin ‖Z − Q R‖_F over QᵀQ = I  =  V Uᵀ,   R Zᵀ = U Σ Vᵀ
 
-    The SVD is taken of an n×n matrix instead of the n×m one: with Z = Q_z R_z, the SVD R R_zᵀ = U Σ Wᵀ gives
-    V = Q_z W. Nothing is inverted, so a Z without full rank is fine (Q* is then one of several minimisers).
+    ``factors``: the SVD is taken of an n×n matrix instead of the n×m one: with Z = Q_z R_z, the SVD
+    R R_zᵀ = U Σ Wᵀ gives V = Q_z W. ``products``: Q* is the orthonormal polar factor of Z Rᵀ, to which an iteration
+    of matrix products converges. Nothing is inverted, so a Z without full rank is fine (Q* is then one of several
+    minimisers).
 
     Args:
         z: features, m×n with m ≥ n.
         r: another client's R, n×n, or several stacked, J×n×n; they share the factorisation of Z.
+        solver: ``factors``, ``products``, or ``auto``: the former on the CPU.
 
     Returns:
         Q*, m×n (J×m×n), without gradient.
@@ -65,12 +96,53 @@ def procrustes(z: Tensor, r: Tensor) -> Tensor:
     if r.ndim not in (2, 3) or r.shape[-2:] != (n, n):
         raise UsageError(f"correlation has shape {tuple(r.shape)}; features of width {n} need {n}×{n}")
     with torch.no_grad(), torch.autocast(z.device.type, enabled=False):
+        if _by_products(z, solver):
+            return _polar(z.double() @ r.double().mT).to(z.dtype)
         q_z, r_z = torch.linalg.qr(z)
         u, _, w_t = torch.linalg.svd(r @ r_z.T)
         return q_z @ (u @ w_t).mT
 
 
-def mutual_understanding(z: Tensor, r: Tensor) -> Tensor:
+def _polar(b: Tensor) -> Tensor:
+    """V Uᵀ of B = V Σ Uᵀ (…×m×n): every singular value is driven to 1 by x ↦ ½ α x (3 − α² x²).
+
+    Newton-Schulz, with the α that lifts the smallest value most while none leaves [0, 1]. Float64, because a large
+    value is small for a while, and rounding must not reach it. Directions that B lacks are taken from the identity.
+    """
+    m, n = b.shape[-2:]
+    same = torch.eye(m, n, dtype=b.dtype, device=b.device)
+    # √‖BᵀB‖ is the nearest cheap bound on the largest singular value
+    bound = torch.linalg.matrix_norm(b.mT @ b).sqrt()[..., None, None]
+    x = (b / bound.clamp_min(torch.finfo(b.dtype).tiny) + _FLOOR * same) / (1 + _FLOOR)
+    for alpha in _scales(_FLOOR):
+        x = x @ (1.5 * alpha * same[:n] - 0.5 * alpha**3 * (x.mT @ x))
+    return x
+
+
+def _scales(low: float) -> Iterator[float]:
+    """α of each step until values in [low, 1] are 1.
+
+    >>> len(list(_scales(1e-10)))
+    29
+    """
+    while low < 1 - 1e-14:
+        alpha = math.sqrt(3 / (1 + low + low * low))
+        low = min(1.0, 0.5 * alpha * low * (3 - alpha * alpha * low * low))
+        yield alpha
+
+
+def understanding_gaps(z: Tensor, r: Tensor, solver: Solver = "auto") -> Tensor:
+    """ℓ_A of FedFoA eq. 7 for each of several clients' correlations: J×n×n → J; see `mutual_understanding`.
+
+    >>> z = torch.tensor([[3.0, 0.0], [0.0, 2.0], [0.0, 0.0]])
+    >>> [round(gap, 4) for gap in understanding_gaps(z, torch.stack([feature_correlation(z), torch.eye(2)])).tolist()]
+    [0.0, 2.2361]
+    """
+    target = product(procrustes(z, r, solver), r.detach())
+    return torch.linalg.vector_norm(z - target, dim=(-2, -1))
+
+
+def mutual_understanding(z: Tensor, r: Tensor, solver: Solver = "auto") -> Tensor:
     """How far a client's features are from what another's correlations can express.
 
     FedFoA eq. 7: ℓ_A = ‖Z − Q* R‖ with Q* from `procrustes`, held fixed. The paper leaves the norm open; the
@@ -79,6 +151,7 @@ def mutual_understanding(z: Tensor, r: Tensor) -> Tensor:
     Args:
         z: features, m×n with m ≥ n.
         r: another client's R, n×n, or several, J×n×n, whose terms are added up; no gradient flows into it.
+        solver: see `procrustes`.
 
     >>> z = torch.tensor([[3.0, 0.0], [0.0, 2.0], [0.0, 0.0]])
     >>> round(mutual_understanding(z, feature_correlation(z)).item(), 4)  # it understands itself
@@ -86,5 +159,4 @@ def mutual_understanding(z: Tensor, r: Tensor) -> Tensor:
     >>> round(mutual_understanding(z, torch.eye(2)).item(), 4)  # √(2² + 1²)
     2.2361
     """
-    target = product(procrustes(z, r), r.detach())
-    return torch.linalg.vector_norm(z - target, dim=(-2, -1)).sum()
+    return understanding_gaps(z, r, solver).sum()
