@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from fedchoir.data.images import ImageSet
 from fedchoir.data.public import PublicSet
 from fedchoir.data.scenarios import ClientData, Scenario
 from fedchoir.federation.client import Client
@@ -40,7 +41,8 @@ class LocalEngine:
         self.device = device
         self.seconds = {"public": 0.0, "local": 0.0, "evaluate": 0.0}
         self._progress = progress
-        self._tests = {name: test.to(device) for name, test in scenario.tests.items()}
+        self._tests = [test.to(device) for test in scenario.tests.values()]
+        self._own = [scenario.own_tests[data.name].to(device) for data in scenario.clients if scenario.own_tests]
         task, params = method.task, method.params
         view = None
         if public is not None:
@@ -63,15 +65,17 @@ class LocalEngine:
             yield Reply(k, parts, client.report())
 
     def evaluate(self, weights: dict[str, Tensor] | None) -> list[list[float]]:
-        """Accuracy in percent: one row a client, one column a test set. One global model is scored only once, unless
-        the score depends on the client's own data."""
+        """Accuracy in percent: one row a client, one column a test set, and one more for the client's own share of
+        the tests where there is one. One global model is scored only once, unless the score depends on the client's
+        own data."""
         with self._timed("evaluate"):
             if weights is None:
-                return [self._row(client) for client in self.clients]
+                return [self._row(client, self._tests_of(client)) for client in self.clients]
             if self.method.personal_score:
-                return [self._row_with(client, weights) for client in self.clients]
-            row = self._row_with(self.clients[0], weights)
-            return [list(row) for _ in self.clients]
+                return [self._row_with(client, weights, self._tests_of(client)) for client in self.clients]
+            row = self._row_with(self.clients[0], weights, [*self._tests, *self._own])
+            shared, own = row[: len(self._tests)], row[len(self._tests) :]
+            return [[*shared, *own[k : k + 1]] for k in range(len(self.clients))]
 
     def states(self) -> Iterator[tuple[str, dict[str, Tensor]]]:
         for client in self.clients:
@@ -85,14 +89,17 @@ class LocalEngine:
         """The state of the shared architecture, for checking weights that arrive."""
         return self.clients[0].model.state_dict()
 
-    def _row(self, client: Client) -> list[float]:
-        self._progress(client.name, "evaluate")
-        return self.method.row(client, self._tests.values())
+    def _tests_of(self, client: Client) -> list[ImageSet]:
+        return [*self._tests, *self._own[client.index : client.index + 1]]
 
-    def _row_with(self, client: Client, weights: dict[str, Tensor]) -> list[float]:
+    def _row(self, client: Client, tests: Sequence[ImageSet]) -> list[float]:
+        self._progress(client.name, "evaluate")
+        return self.method.row(client, tests)
+
+    def _row_with(self, client: Client, weights: dict[str, Tensor], tests: Sequence[ImageSet]) -> list[float]:
         own = client.snapshot()
         client.model.load_state_dict(weights)
-        row = self._row(client)
+        row = self._row(client, tests)
         client.model.load_state_dict(own)
         return row
 
