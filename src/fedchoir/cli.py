@@ -11,8 +11,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedchoir import cli_report
+from fedchoir import cli_report, cli_tables
 from fedchoir.errors import QuorumError, UsageError
+from fedchoir.plugins import add_plugin
 from fedchoir.version import __version__
 
 app = typer.Typer(
@@ -54,8 +55,12 @@ def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
+    plugin: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE.py", help="A file with methods of your own (FEDCHOIR_PLUGINS).")
+    ] = None,
 ) -> None:
-    pass
+    for path in plugin or ():
+        add_plugin(path)
 
 
 @app.command(
@@ -106,8 +111,9 @@ def execute(experiment: Any, *, resume: bool = False) -> None:
     from fedchoir.report.tables import rows, terminal_tables
     from fedchoir.report.tensorboard import TensorBoard
     from fedchoir.runner import run as run_experiment
+    from fedchoir.ui.status import LiveStatus
 
-    result = run_experiment(experiment, resume=resume, observers=[LiveProgress(console), TensorBoard()])
+    result = run_experiment(experiment, resume=resume, observers=[LiveProgress(console), TensorBoard(), LiveStatus()])
     for table in terminal_tables(rows([result])):
         console.print(table)
     for note in result.notes:
@@ -146,29 +152,6 @@ def list_(
         return
     for kind in [what] if what else list(What):
         console.print(listing(kind.value))
-
-
-class Style(StrEnum):
-    terminal = "terminal"
-    md = "md"
-    latex = "latex"
-    csv = "csv"
-
-
-@app.command(epilog="Example: [bold]fedchoir compare runs/ --format latex > table.tex[/]")
-def compare(
-    folders: Annotated[list[Path], typer.Argument(help="Folders of runs, or folders of such folders.")],
-    style: Annotated[Style, typer.Option("--format", help="terminal, md, latex or csv.")] = Style.terminal,
-) -> None:
-    """Put finished runs side by side: mean ± sd over seeds, best in bold, second underlined."""
-    from fedchoir.report.tables import as_text, find_results, rows, terminal_tables
-
-    table_rows = rows(find_results(folders))
-    if style is not Style.terminal:
-        typer.echo(as_text(table_rows, style.value), nl=False)
-        return
-    for table in terminal_tables(table_rows):
-        console.print(table)
 
 
 @data_app.command("show")
@@ -217,7 +200,14 @@ def data_check(
         console.print(f"[yellow]note:[/] {note}")
 
 
+app.command(epilog="Example: [bold]fedchoir compare runs/ --format latex > table.tex[/]")(cli_tables.compare)
+app.command(epilog="Example: [bold]fedchoir sweep my-grid.toml --jobs 2 --seeds 3[/]")(cli_tables.sweep)
+app.command(
+    epilog="Examples: [bold]fedchoir reproduce fccl+/table8 --data-root ~/data --jobs 2[/] · "
+    "[bold]fedchoir reproduce fccl+/table8 --scenario digits-lite --rounds 2[/] · [bold]fedchoir reproduce --list[/]"
+)(cli_tables.reproduce)
 app.command(epilog="Example: [bold]fedchoir report runs/[/]")(cli_report.report)
+app.command(epilog="Example: [bold]fedchoir ui runs/[/]")(cli_report.ui)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""The methods, one file each. A file in this folder that defines a `Method` with a name is registered by being here."""
+"""The methods, one file each. A file in this folder that defines a `Method` with a name is registered by being here;
+a user's own are plug-ins (`fedchoir.plugins`)."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from functools import cache
 
 from fedchoir.errors import UsageError
 from fedchoir.methods.method import Method
+from fedchoir.plugins import load_plugins
 
 
 @cache
@@ -16,13 +18,19 @@ def registry() -> dict[str, type[Method]]:
     """Every method by its name."""
     for module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{module.name}")
+    guests = load_plugins()
     found: dict[str, type[Method]] = {}
     queue = [Method]
     while queue:
         for cls in queue.pop().__subclasses__():
             queue.append(cls)
-            if "name" in vars(cls) and cls.__module__.startswith(__name__):
-                found[cls.name] = cls
+            ours = cls.__module__.startswith(f"{__name__}.")
+            if "name" not in vars(cls) or not (ours or cls.__module__ in guests):
+                continue
+            if cls.name in found and found[cls.name] is not cls:
+                mine, other = sorted((cls, found[cls.name]), key=lambda c: c.__module__ in guests)
+                raise UsageError(f"{other.__module__} has a method {cls.name!r}, but {mine.__module__} has one already")
+            found[cls.name] = cls
     return dict(sorted(found.items()))
 
 

@@ -1,214 +1,241 @@
-"""Results side by side: one row a method, mean ± standard deviation over seeds, in the terminal or for a paper."""
+"""Results side by side, in the terminal or for a paper: accuracies, every client, or what it cost.
+
+A view makes a `Sheet` of each group of rows that can be compared. A CSV is for machines: one line a row, all numbers.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from statistics import mean, stdev
+from typing import Any, Literal
 
 from rich.table import Table
 
-from fedchoir.errors import UsageError
-from fedchoir.federation.result import Result, load_result
+from fedchoir.report.costs import Cost, cost_of
+from fedchoir.report.rows import Number, Row, find_results, grouped, over_seeds, rows
+from fedchoir.report.sheets import NONE, Cell, Sheet, latex, markdown, readable_bytes, terminal
+
+__all__ = [
+    "Number", "Row", "as_text", "find_results", "grouped", "over_seeds", "readable_bytes", "rows", "terminal_tables",
+]  # fmt: skip
+
+View = Literal["accuracy", "clients", "cost"]
+METRICS = ("intra", "inter")
 
 
-@dataclass(frozen=True)
-class Number:
-    """A mean over seeds, with its standard deviation where there are several."""
-
-    mean: float
-    sd: float | None = None
-
-    def text(self, plus_minus: str = "±") -> str:
-        return f"{self.mean:.2f}" if self.sd is None else f"{self.mean:.2f} {plus_minus} {self.sd:.2f}"
-
-
-@dataclass(frozen=True)
-class Row:
-    """All the runs of one method with one setting, over seeds."""
-
-    method: str
-    label: str
-    group: str
-    results: tuple[Result, ...] = field(repr=False)
-
-    @property
-    def intra(self) -> Number:
-        return over_seeds([r.intra_avg for r in self.results])
-
-    @property
-    def inter(self) -> Number | None:
-        values = [r.inter_avg for r in self.results if r.inter_avg is not None]
-        return over_seeds(values) if values else None
-
-    @property
-    def bytes_per_round(self) -> float:
-        """Up and down, all clients together."""
-        return mean((r.bytes_up + r.bytes_down) / r.rounds for r in self.results)
-
-    @property
-    def seconds(self) -> float:
-        return mean(r.seconds["total"] for r in self.results)
-
-
-def over_seeds(values: Sequence[float]) -> Number:
-    return Number(mean(values), stdev(values) if len(values) > 1 else None)
-
-
-def find_results(paths: Sequence[Path]) -> list[Result]:
-    """Every ``result.json`` in the folders given, and in the folders in them."""
-    found: list[Path] = []
-    for path in paths:
-        if not path.exists():
-            raise UsageError(f"there is no {path}")
-        found += [path] if path.is_file() else sorted(path.rglob("result.json"))
-    if not found:
-        raise UsageError(f"no result.json in {', '.join(map(str, paths))}: no run there has finished yet")
-    return [load_result(path) for path in dict.fromkeys(found)]
-
-
-def rows(results: Sequence[Result]) -> list[Row]:
-    """Runs that differ in their seed alone become one row; rows of one setting stand together, solo first."""
-    bundles: dict[tuple[str, str, str], list[Result]] = {}
-    for result in results:
-        key = (group_of(result), result.method, label_of(result, results))
-        bundles.setdefault(key, []).append(result)
-    made = [Row(method, label, group, tuple(rs)) for (group, method, label), rs in bundles.items()]
-    return sorted(made, key=lambda row: (row.group, row.method != "solo"))
-
-
-def group_of(result: Result) -> str:
-    """What must agree for two runs to be compared: data, models and length."""
-    models = ", ".join(c["model"] for c in result.clients) if len(result.clients) <= 8 else result.clients[0]["model"]
-    return f"{result.scenario} · {len(result.clients)} clients ({models}) · {result.rounds} rounds"
-
-
-def label_of(result: Result, among: Sequence[Result]) -> str:
-    """The method, with the profile and the settings in which the runs of that method differ."""
-    same = [r for r in among if r.method == result.method and group_of(r) == group_of(result)]
-    parts = [result.method]
-    if len({r.profile for r in same}) > 1 or result.profile != "fixed":
-        parts.append(result.profile)
-    differing = {
-        k
-        for k in result.settings
-        for r in same
-        if r.profile == result.profile and r.settings.get(k) != result.settings[k]
-    }
-    parts += [f"{k}={result.settings[k]}" for k in sorted(differing)]
-    if len({r.public for r in same}) > 1:
-        parts.append(f"public={result.public}")
-    return " ".join(parts)
-
-
-def terminal_tables(table_rows: Sequence[Row]) -> list[Table]:
-    """One rich table for each group, best in bold, second underlined."""
-    tables = []
-    for group in dict.fromkeys(row.group for row in table_rows):
-        members = [row for row in table_rows if row.group == group]
-        table = Table(title=group, title_justify="left", title_style="bold", header_style="bold cyan")
-        for name, justify in HEADER:
-            table.add_column(name, justify="left" if justify == "left" else "right")
-        for row, cells in zip(members, cells_of(members), strict=True):
-            styled = [rank_style(members, row, name, cell) for (name, _), cell in zip(HEADER, cells, strict=True)]
-            table.add_row(*styled)
-        tables.append(table)
-    return tables
-
-
-HEADER = (
-    ("method", "left"), ("seeds", "right"), ("intra %", "right"), ("inter %", "right"), ("Δ inter to solo", "right"),
-    ("traffic / round", "right"), ("seconds", "right"),
-)  # fmt: skip
-
-
-def cells_of(members: Sequence[Row]) -> list[list[str]]:
-    """The text of each row of one group."""
-    solo = next((row.inter for row in members if row.method == "solo"), None)
-    made = []
-    for row in members:
-        delta = f"{row.inter.mean - solo.mean:+.2f}" if row.inter and solo and row.method != "solo" else "–"
-        made.append([
-            row.label, str(len(row.results)), row.intra.text(), row.inter.text() if row.inter else "–", delta,
-            readable_bytes(row.bytes_per_round), f"{row.seconds:.1f}",
-        ])  # fmt: skip
+def sheets(table_rows: Sequence[Row], view: View = "accuracy", target: float | None = None) -> list[Sheet]:
+    """The sheets of a view, one or two for each group. ``target`` adds the rounds that it took to reach an accuracy."""
+    made: list[Sheet] = []
+    for group, members in grouped(table_rows):
+        if view == "accuracy":
+            made.append(accuracy_sheet(group, members, target))
+        elif view == "clients":
+            made += [client_sheet(group, members, metric) for metric in METRICS if members[0].clients(metric)]
+        else:
+            made.append(cost_sheet(group, members))
     return made
 
 
-def rank_style(members: Sequence[Row], row: Row, column: str, cell: str) -> str:
-    rank = ranks(members, column).get(id(row))
-    return {0: f"[bold green]{cell}[/]", 1: f"[underline]{cell}[/]"}.get(rank if rank is not None else 9, cell)
+# -- accuracies --------------------------------------------------------------------------------------------------------
 
 
-def ranks(members: Sequence[Row], column: str) -> dict[int, int]:
-    """Place of each row in an accuracy column; nothing for other columns or a single row."""
-    pick = {"intra %": lambda r: r.intra, "inter %": lambda r: r.inter}.get(column)
-    if pick is None or len(members) < 2:
-        return {}
-    ordered = sorted((r for r in members if pick(r) is not None), key=lambda r: -pick(r).mean)
-    return {id(row): place for place, row in enumerate(ordered)}
+def accuracy_sheet(group: str, members: Sequence[Row], target: float | None = None) -> Sheet:
+    """Method by method: intra and inter with Δ to solo and the paper's number, rounds to a target, traffic, seconds."""
+    columns: list[tuple[str, list[Cell]]] = [("method", [Cell(row.label) for row in members])]
+    columns.append(("seeds", [Cell(str(len(row.results))) for row in members]))
+    for metric in METRICS:
+        if any(row.number(metric) for row in members):
+            columns += _metric_columns(members, metric)
+    columns += _rounds_columns(members, target)
+    columns.append(("traffic / round", [Cell(readable_bytes(row.bytes_per_round)) for row in members]))
+    columns.append(("seconds", [Cell(f"{row.seconds:.1f}") for row in members]))
+    lines = zip(*(cells for _, cells in columns), strict=True)
+    return Sheet(group, tuple(name for name, _ in columns), tuple(lines), _notes(members))
 
 
-def as_text(table_rows: Sequence[Row], style: str) -> str:
-    """The table as ``md``, ``latex`` or ``csv``."""
-    header = [name for name, _ in HEADER]
-    if style == "csv":
-        buffer = io.StringIO()
-        writer = csv.writer(buffer, lineterminator="\n")
-        writer.writerow(["setting", *header])
-        for group, members in grouped(table_rows):
-            writer.writerows([group, *cells] for cells in cells_of(members))
-        return buffer.getvalue()
-    build = _markdown if style == "md" else _latex
-    return "\n".join(build(group, header, members) for group, members in grouped(table_rows))
+def _metric_columns(members: Sequence[Row], metric: str) -> list[tuple[str, list[Cell]]]:
+    name = metric if any(row.inter for row in members) else "accuracy"
+    places = ranks(members, metric)
+    made = [(f"{name} %", [Cell(_text(row.number(metric)), places.get(id(row))) for row in members])]
+    if any(row.method == "solo" for row in members) and len(members) > 1:
+        made.append((f"Δ {name} to solo", [Cell(_signed(delta(members, row, metric))) for row in members]))
+    if any(metric in row.published.printed for row in members):
+        made.append((f"paper {name} (ours − paper)", [Cell(_paper(row, metric)) for row in members]))
+    return made
 
 
-def grouped(table_rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
-    return [(g, [r for r in table_rows if r.group == g]) for g in dict.fromkeys(r.group for r in table_rows)]
+def delta(members: Sequence[Row], row: Row, metric: str) -> float | None:
+    """How much better than every client alone."""
+    solo = next((other.number(metric) for other in members if other.method == "solo"), None)
+    own = row.number(metric)
+    return None if solo is None or own is None or row.method == "solo" else own.mean - solo.mean
 
 
-def _markdown(group: str, header: Sequence[str], members: Sequence[Row]) -> str:
-    lines = [f"**{group}**", "", "| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-    marks = {0: "**{}**", 1: "<u>{}</u>"}
-    for row, cells in zip(members, cells_of(members), strict=True):
-        lines.append("| " + " | ".join(_marked(members, row, header, cells, marks)) + " |")
-    return "\n".join(lines) + "\n"
+def _paper(row: Row, metric: str) -> str:
+    printed = row.published.printed.get(metric)
+    own = row.number(metric)
+    if printed is None or own is None:
+        return NONE
+    text = Number(printed.value, printed.sd).text()
+    return text if row.published.other_data else f"{text} ({own.mean - printed.value:+.2f})"
 
 
-def _latex(group: str, header: Sequence[str], members: Sequence[Row]) -> str:
-    marks = {0: "\\textbf{{{}}}", 1: "\\underline{{{}}}"}
-    lines = [f"% {group}", "\\begin{tabular}{l" + "r" * (len(header) - 1) + "}", "\\toprule"]
-    lines.append(" & ".join(latex_escape(name) for name in header) + " \\\\")
-    lines.append("\\midrule")
-    for row, cells in zip(members, cells_of(members), strict=True):
-        escaped = [latex_escape(cell) for cell in cells]
-        lines.append(" & ".join(_marked(members, row, header, escaped, marks)) + " \\\\")
-    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
+def _rounds_columns(members: Sequence[Row], target: float | None) -> list[tuple[str, list[Cell]]]:
+    """Rounds to the target asked for, or where none is to those for which a paper prints rounds."""
+    printed = [row.published.printed.get("rounds") for row in members]
+    targets = [target if target is not None else p.target if p else None for p in printed]
+    if all(t is None for t in targets):
+        return []
+    cells = []
+    for row, goal, theirs in zip(members, targets, printed, strict=True):
+        reached = None if goal is None else row.rounds_to(goal)
+        own = NONE if goal is None else f"{'not' if reached is None else f'{reached:g}'} to {goal:g} %"
+        same = theirs is not None and theirs.target == goal
+        cells.append(Cell(f"{own} (paper {theirs.value:g})" if theirs is not None and same else own))
+    return [("rounds", cells)]
 
 
-def _marked(
-    members: Sequence[Row], row: Row, header: Sequence[str], cells: Sequence[str], marks: dict[int, str]
-) -> list[str]:
-    places = [ranks(members, name).get(id(row), 9) for name in header]
-    return [marks.get(place, "{}").format(cell) for place, cell in zip(places, cells, strict=True)]
+def _notes(members: Sequence[Row]) -> tuple[str, ...]:
+    """Where the papers' numbers come from, and in what our runs are not theirs."""
+    found: dict[str, list[str]] = {}
+    for row in members:
+        match = row.published
+        where = ", ".join(dict.fromkeys(n.table for n in match.printed.values()))
+        if match.other_data:
+            scenarios = ", ".join(dict.fromkeys(n.scenario for n in match.printed.values()))
+            found.setdefault(f"paper: {where} on {scenarios}, other data than ours: for orientation only", [])
+        elif match:
+            found.setdefault(f"paper: {where}", [])
+            if match.notes:
+                found.setdefault(f"not as in the paper (its own in brackets): {'; '.join(match.notes)}", []).append(
+                    row.label
+                )
+        for number in match.printed.values():
+            if number.doubt:
+                found.setdefault(f"{number.table}, {number.label} {number.metric}: {number.doubt}", [])
+    return tuple(f"{', '.join(labels)}: {note}" if labels else note for note, labels in found.items())
 
 
-def latex_escape(text: str) -> str:
-    for plain, escaped in (("%", r"\%"), ("_", r"\_"), ("±", r"$\pm$"), ("Δ", r"$\Delta$"), ("–", "--"), ("&", r"\&")):
-        text = text.replace(plain, escaped)
-    return text
+def ranks(members: Sequence[Row], metric: str) -> dict[int, int]:
+    """Place of each row in a column of accuracies, by id; nothing for a single row."""
+    having = [(row, number.mean) for row in members if (number := row.number(metric)) is not None]
+    ordered = sorted(having, key=lambda pair: -pair[1])
+    return {id(row): place for place, (row, _) in enumerate(ordered)} if len(members) > 1 else {}
 
 
-def readable_bytes(number: float) -> str:
-    """
-    >>> readable_bytes(0), readable_bytes(1536), readable_bytes(5_000_000)
-    ('0 B', '1.5 KiB', '4.8 MiB')
-    """
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if number < 1024 or unit == "GiB":
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-        number /= 1024
-    raise AssertionError
+# -- every client ------------------------------------------------------------------------------------------------------
+
+
+def client_sheet(group: str, members: Sequence[Row], metric: str) -> Sheet:
+    """As the papers print it: a column a client and the average; the paper's line under ours."""
+    clients = [client["name"] for client in members[0].results[0].clients]
+    arrow = " →" if metric == "inter" else ""
+    header = ("method", *(f"{name}{arrow}" for name in clients), "average", "Δ to solo")
+    columns = [[n.mean for n in row.clients(metric)] for row in members]
+    lines: list[tuple[Cell, ...]] = []
+    for row in members:
+        own = row.clients(metric)
+        cells = [
+            Cell(number.text(), _place(number.mean, [c[k] for c in columns if len(c) == len(clients)]))
+            for k, number in enumerate(own)
+        ] or [Cell(NONE)] * len(clients)
+        average = Cell(_text(row.number(metric)), ranks(members, metric).get(id(row)))
+        lines.append((Cell(row.label), *cells, average, Cell(_signed(delta(members, row, metric)))))
+        if (printed := row.published.printed.get(metric)) is not None:
+            theirs = printed.clients if len(printed.clients) == len(clients) else (float("nan"),) * len(clients)
+            shown = [Cell(NONE if v != v else f"{v:.2f}") for v in theirs]
+            gap = NONE if row.published.other_data else _signed(_gap(row, metric))
+            lines.append((Cell(f"  {printed.table}"), *shown, Cell(f"{printed.value:.2f}"), Cell(f"ours {gap}")))
+    return Sheet(f"{group} · {metric}", header, tuple(lines), _notes(members))
+
+
+def _gap(row: Row, metric: str) -> float | None:
+    own = row.number(metric)
+    return None if own is None else own.mean - row.published.printed[metric].value
+
+
+def _place(value: float, column: Sequence[float]) -> int | None:
+    return sorted(column, reverse=True).index(value) if len(column) > 1 else None
+
+
+# -- what it cost ------------------------------------------------------------------------------------------------------
+
+
+def cost_sheet(group: str, members: Sequence[Row]) -> Sheet:
+    """Measured: bytes a round and client, model copies held, seconds a round in each phase, and what that is more than
+    the leanest method of the group."""
+    costs = [cost_of(row) for row in members]
+    lean = min(costs, key=lambda cost: cost.seconds["total"])
+    header = (
+        "method", "sent / round and client", "received / round and client", "messages / round", "models held",
+        "public s / round", "local s / round", "test s / round", "total s / round", "added s / round",
+    )  # fmt: skip
+    lines = tuple(
+        tuple(map(Cell, (row.label, *_cost_cells(cost, lean)))) for row, cost in zip(members, costs, strict=True)
+    )
+    notes = ("models held: parameters and buffers that a client keeps between rounds, in sizes of its model",)
+    return Sheet(f"{group} · cost", header, lines, notes)
+
+
+def _cost_cells(cost: Cost, lean: Cost) -> tuple[str, ...]:
+    phases = (f"{cost.seconds.get(name, 0.0):.2f}" for name in ("public", "local", "evaluate", "total"))
+    copies = NONE if cost.copies is None else f"{cost.copies:.2f}"
+    return (
+        readable_bytes(cost.up), readable_bytes(cost.down), f"{cost.messages:g}", copies, *phases,
+        f"{cost.seconds['total'] - lean.seconds['total']:+.2f}",
+    )  # fmt: skip
+
+
+def _text(number: Number | None) -> str:
+    return NONE if number is None else number.text()
+
+
+def _signed(value: float | None) -> str:
+    return NONE if value is None else f"{value:+.2f}"
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def terminal_tables(table_rows: Sequence[Row], view: View = "accuracy", target: float | None = None) -> list[Table]:
+    """One rich table for each sheet of a view."""
+    return [terminal(sheet) for sheet in sheets(table_rows, view, target)]
+
+
+def as_text(table_rows: Sequence[Row], style: str, view: View = "accuracy", target: float | None = None) -> str:
+    """The sheets of a view as ``md`` or ``latex``; or ``csv``, with the clients' columns where the view has them."""
+    if style != "csv":
+        return "\n".join((markdown if style == "md" else latex)(sheet) for sheet in sheets(table_rows, view, target))
+    records = [record(row, members, view, target) for _, members in grouped(table_rows) for row in members]
+    buffer = io.StringIO()
+    header = list(dict.fromkeys(name for line in records for name in line))
+    writer = csv.DictWriter(buffer, header, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return buffer.getvalue()
+
+
+def record(row: Row, members: Sequence[Row], view: View = "accuracy", target: float | None = None) -> dict[str, Any]:
+    """All numbers of a row by name; names of what is not there are left out."""
+    first = row.results[0]
+    facts: dict[str, Any] = {
+        "setting": row.group, "label": row.label, "method": row.method, "profile": first.profile,
+        "public": first.public, "seeds": len(row.results),
+    }  # fmt: skip
+    for metric in METRICS:
+        own, printed = row.number(metric), row.published.printed.get(metric)
+        if own is None:
+            continue
+        facts |= {metric: own.mean, f"{metric}_sd": own.sd, f"{metric}_minus_solo": delta(members, row, metric)}
+        if printed is not None:
+            facts |= {f"{metric}_paper": printed.value, f"{metric}_paper_table": printed.table}
+            facts[f"{metric}_minus_paper"] = None if row.published.other_data else own.mean - printed.value
+        if view == "clients":
+            names = [client["name"] for client in first.clients]
+            facts |= {f"{metric}_{k}": n.mean for k, n in zip(names, row.clients(metric), strict=False)}
+    if target is not None:
+        facts[f"rounds_to_{target:g}"] = row.rounds_to(target)
+    cost = cost_of(row)
+    facts |= {"bytes_up": cost.up, "bytes_down": cost.down, "messages": cost.messages, "models_held": cost.copies}
+    return facts | {f"seconds_{name}": value for name, value in cost.seconds.items()}
