@@ -4,13 +4,13 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test lint install constraints benchmark clean
+.PHONY: demo test lint install constraints benchmark docs browser clean
 .DEFAULT_GOAL := demo
 
 demo: $(STAMP)  ## four architectures learn from each other: solo, FedMD, FCCL, FCCL+ in one table
 	$(BIN)/fedchoir demo
 
-test: $(STAMP) lint  ## everything that CI checks
+test: $(STAMP) lint browser  ## everything that CI checks
 	$(BIN)/pytest -n 2 --dist worksteal
 
 lint: $(STAMP)
@@ -29,8 +29,16 @@ $(STAMP): pyproject.toml constraints.txt
 constraints: $(STAMP)  ## write down the versions installed now
 	(echo "# Every version that CI installs. Refresh: make constraints"; $(BIN)/python -m pip freeze --exclude-editable) > constraints.txt
 
+browser:  ## Chromium, for the tests of the report and the live page; playwright's own download is not used
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then apt-get update -qq && apt-get install -y -qq chromium; \
+	  else echo "make browser: the browser tests need Chromium; install it, for example: sudo apt-get install chromium" >&2; exit 1; fi
+
+docs: $(STAMP)  ## the documentation as a site, in site/
+	$(BIN)/mkdocs build --strict --quiet
+
 benchmark: $(STAMP)
 	$(BIN)/python benchmarks/overhead.py
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis

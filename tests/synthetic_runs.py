@@ -41,9 +41,12 @@ def make_run(
     toml = {"method": method, "scenario": scenario, "public": public, "seed": seed, "rounds": rounds}
     (folder / "experiment.toml").write_text(tomli_w.dumps(toml))
     cards = [{"name": n, "model": m, "train": t, "test": 500, "home": n} for n, m, t in CLIENTS]
-    (folder / "task.json").write_text(
-        json.dumps({"rounds": rounds, "tests": names, "clients": cards, "classes": list("0123456789")})
-    )
+    task = {
+        "method": method, "profile": "fixed", "scenario": scenario, "public": public, "seed": seed,
+        "settings": settings, "precision": "fp32", "rounds": rounds, "tests": names, "clients": cards,
+        "classes": list("0123456789"),
+    }  # fmt: skip
+    (folder / "task.json").write_text(json.dumps(task))
     if done == rounds:
         (folder / "result.json").write_text(json.dumps(result(events, method, seed, scenario, public, settings)))
     return folder
@@ -63,7 +66,7 @@ def event(draw: random.Random, r: int, names: list[str], strength: int) -> dict[
     left = [{"client": "usps", "exchange": "speak", "why": "no answer in time"}] if r == 7 and strength == 6 else []
     return {
         "round": r, "clients": names, "accuracy": matrix, "intra_avg": sum(intra) / 4, "inter_avg": sum(inter) / 4,
-        "losses": {n: {"public_loss": 3 / (r + 2) + draw.random() / 9, "local_loss": 2.3 * math.exp(-r / 9)} for n in names},
+        "losses": {n: {"public_loss": 3 / (r + 2), "local_loss": 2.3 * math.exp(-r / 9)} for n in names},
         "left_out": left, "bytes_up": 800_000 * (strength > 0) * 4, "bytes_down": 800_000 * (strength > 0) * 4,
         "messages": 44 if strength else 4,
         "seconds": {"total": 4 + draw.random(), "public": 1.0 * (strength > 0), "local": 2.5, "evaluate": 0.4},

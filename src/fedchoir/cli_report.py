@@ -20,3 +20,20 @@ def report(
 
     path = write_report(folders, out)
     console.print(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB): open it in a browser", soft_wrap=True)
+
+
+def ui(
+    folder: Annotated[Path, typer.Argument(help="A folder of runs.")] = Path("runs"),
+    host: Annotated[str, typer.Option(help="Address to serve on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8090,
+    allow_remote: Annotated[bool, typer.Option("--allow-remote", help="Let other machines look, unguarded.")] = False,
+) -> None:
+    """Watch the runs of a folder in the browser while they go on. Read-only."""
+    from fedchoir.ui.server import LiveServer
+
+    with LiveServer(folder, host, port, allow_remote=allow_remote) as server:
+        console.print(f"the runs in {folder}: [bold]{server.url}[/] (Ctrl-C ends it)", soft_wrap=True)
+        try:
+            server.serve_forever(poll_interval=0.2)
+        except KeyboardInterrupt:
+            console.print("bye")

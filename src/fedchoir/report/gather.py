@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedchoir import experiment as experiments
 from fedchoir.errors import UsageError
 from fedchoir.federation.evaluate import intra_inter, last_rounds_mean
 from fedchoir.federation.result import Event, Result, versions
+from fedchoir.report.tables import find_results
 
 MATRIX_CELLS = 1_500_000
 """Accuracies that a page holds at most; beyond that it keeps the matrices of fewer rounds."""
@@ -50,12 +50,12 @@ def find_runs(paths: Sequence[Path]) -> list[Path]:
 def read_run(folder: Path) -> Run | None:
     """The run in a folder; None where nothing can be told yet (no evaluated round, or unreadable files)."""
     events = [event for event in read_lines(folder / "events.jsonl") if isinstance(event.get("round"), int)]
-    task = _json(folder / "task.json")
-    told = _json(folder / "result.json")
+    task = read_json(folder / "task.json")
+    told = read_json(folder / "result.json")
     toml = _text(folder / "experiment.toml")
     try:
-        result = Result(**told) if told else unfinished(folder, task, events)
-    except (ValueError, TypeError, KeyError):  # pydantic's error is a ValueError
+        result = find_results([folder / "result.json"])[0] if told else unfinished(task, events)
+    except (ValueError, TypeError, KeyError):  # damaged files: UsageError and pydantic's error are ValueErrors
         return None
     if result is None:
         return None
@@ -77,35 +77,36 @@ def read_lines(path: Path) -> list[Event]:
     return events
 
 
-def unfinished(folder: Path, task: dict[str, Any], events: Sequence[Event]) -> Result | None:
+def unfinished(task: dict[str, Any], events: Sequence[Event]) -> Result | None:
     """What a run has come to so far: the mean of its last three evaluated rounds."""
     matrices = [event["accuracy"] for event in events if event.get("accuracy")]
-    toml = folder / "experiment.toml"
-    if not matrices or not toml.exists():
-        return None
-    try:
-        plan = experiments.plan(experiments.make(experiments.read(toml)))
-    except UsageError:
+    if not matrices or "method" not in task:
         return None
     accuracy = last_rounds_mean(matrices)
-    cards = task.get("clients") or [{"name": f"client {k}", "model": "?"} for k in range(len(accuracy))]
-    tests = task.get("tests") or [f"test {j}" for j in range(len(accuracy[0]))]
-    pairs = [intra_inter(row, tests.index(c["home"]) if c.get("home") in tests else None)
-             for row, c in zip(accuracy, cards, strict=True)]  # fmt: skip
+    cards, tests = task["clients"], task["tests"]
+    pairs = [
+        intra_inter(row, tests.index(card["home"]) if card["home"] in tests else None)
+        for row, card in zip(accuracy, cards, strict=True)
+    ]
     inter = [value for _, value in pairs if value is not None]
-    told = plan.experiment
     return Result(
-        method=told.method, profile=told.profile, scenario=told.scenario, public=plan.public, seed=told.seed,
+        **{key: task[key] for key in ("method", "profile", "scenario", "public", "seed", "settings", "precision")},
         rounds=len([event for event in events if event["round"] >= 0]),
         clients=[{key: card.get(key) for key in ("name", "model", "train", "test")} for card in cards],
-        tests=tests, accuracy=accuracy, intra=[value for value, _ in pairs], inter=inter,
-        intra_avg=sum(value for value, _ in pairs) / len(pairs), inter_avg=sum(inter) / len(inter) if inter else None,
-        bytes_up=_total(events, "bytes_up"), bytes_down=_total(events, "bytes_down"),
+        tests=tests,
+        accuracy=accuracy,
+        intra=[value for value, _ in pairs],
+        inter=inter,
+        intra_avg=sum(value for value, _ in pairs) / len(pairs),
+        inter_avg=sum(inter) / len(inter) if inter else None,
+        bytes_up=_total(events, "bytes_up"),
+        bytes_down=_total(events, "bytes_down"),
         messages=_total(events, "messages"),
         seconds={"total": sum(float(event.get("seconds", {}).get("total", 0)) for event in events)},
-        settings=plan.params.model_dump(mode="json"), notes=["this run is not finished"], versions=versions(),
-        device="", precision=told.precision,
-    )  # fmt: skip
+        notes=["this run is not finished"],
+        versions=versions(),
+        device="",
+    )
 
 
 def homes(result: Result, task: dict[str, Any]) -> tuple[int | None, ...]:
@@ -213,7 +214,7 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
     try:
         told = json.loads(_text(path) or "{}")
     except json.JSONDecodeError:

@@ -144,8 +144,23 @@ def number_data(number: Number | None) -> dict[str, float | None] | None:
 
 
 def published_data(row: Row) -> dict[str, Any] | None:
-    """What a paper printed for this row's setting, if one did."""
-    return None
+    """What a paper printed for this row's setting, if one did, and in what the runs are not the paper's."""
+    match = row.published
+    if not match:
+        return None
+    numbers = {metric: match.printed[metric] for metric in ("intra", "inter") if metric in match.printed}
+    source = ", ".join(dict.fromkeys(number.table for number in numbers.values()))
+    if match.other_data:
+        source += f" (on {', '.join(dict.fromkeys(n.scenario for n in numbers.values()))}, for orientation)"
+    doubts = [f"{n.table}, {n.label}, {m}: {n.doubt}" for m, n in numbers.items() if n.doubt]
+    notes = (
+        [f"{row.label} is not as in the paper (its own in brackets): {'; '.join(match.notes)}"] if match.notes else []
+    )
+    return {
+        **{m: {"mean": n.value, "sd": n.sd, "title": f"{n.table}, {n.label}"} for m, n in numbers.items()},
+        "source": source,
+        "notes": [*notes, *doubts],
+    }
 
 
 def short_group(title: str) -> str:

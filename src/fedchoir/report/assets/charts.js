@@ -12,7 +12,8 @@ function byteTicks(lo, hi, count) {
   return ticks(lo / unit, hi / unit, count).map((v) => v * unit);
 }
 
-// spec: {title, x: {label, format, ticks, whole}, y: {label, format, from, ticks}, series: [{name, i, points: [{x, y, lo, hi}]}]}
+// spec: {title, x: {label, format, ticks, whole}, y: {label, format, from, ticks}, series: [{name, i, points: [{x, y, lo, hi}]}], mark, named}
+// named: the page has a legend for these series, so a narrow chart needs none of its own
 function lineChart(title, height = 300) {
   const note = el("p", { class: "empty", hidden: true }, "nothing to show");
   const plot = svg("svg", { role: "img", "aria-label": title });
@@ -20,7 +21,8 @@ function lineChart(title, height = 300) {
   const heading = el("h3", {}, title);
   let spec = null;
   const give = el("button", { type: "button", title: "copy the numbers as CSV", onclick: () => copy(asCsv(), "CSV") }, "csv");
-  const figure = el("figure", { class: "chart" }, el("figcaption", {}, heading, give), note, plot, tip);
+  const keys = el("div", { class: "keys" });
+  const figure = el("figure", { class: "chart" }, el("figcaption", {}, heading, give), note, plot, keys, tip);
   const asCsv = () => csv([["series", spec.x.label, spec.y.label, "sd below", "sd above"],
     ...spec.series.flatMap((s) => s.points.map((p) => [s.name, p.x, p.y, p.lo, p.hi]))]);
 
@@ -34,6 +36,7 @@ function lineChart(title, height = 300) {
     const all = shown.flatMap((s) => s.points), phone = width < 480;
     const labelled = !phone && shown.length > 1 && shown.length <= 12;
     const right = labelled ? Math.min(150, 16 + 7 * Math.max(...shown.map((s) => s.name.length))) : 14;
+    keys.replaceChildren(...(labelled || shown.length < 2 || spec.named ? [] : shown.slice(0, 24).map((s) => el("span", {}, swatch(s.i), s.name))));
     let [x0, x1] = extent(all.map((p) => p.x)), [y0, y1] = extent(all.flatMap((p) => [p.lo ?? p.y, p.hi ?? p.y]));
     if (spec.y.from !== undefined) y0 = Math.min(spec.y.from, y0);
     if (x0 === x1) { x0 -= 0.5; x1 += 0.5; }

@@ -50,7 +50,8 @@ function summary(group) {
   const sources = [...new Set(group.rows.map((row) => row.published?.source).filter(Boolean))];
   return [el("div", { class: "controls" }, el("label", {}, "copy as"), ...buttons), el("div", { class: "card scroll" }, summaryTable(group)),
     el("p", { class: "hint" }, "Percent; mean of the last three evaluated rounds, ± standard deviation over seeds. Best in bold, second underlined."),
-    ...sources.map((text) => el("p", { class: "hint" }, `Published: ${text}`))];
+    sources.length ? el("p", { class: "hint" }, `Published numbers: ${sources.join(" · ")}.`) : null,
+    ...[...new Set(group.rows.flatMap((row) => row.published?.notes || []))].map((text) => el("p", { class: "note" }, text))].filter(Boolean);
 }
 
 function differences(rows) {

@@ -32,8 +32,8 @@ function curvesPart(hidden) {
     const spread = rows.some((row) => row.runs.some((run) => run.inter.some((v) => v !== null)));
     interCard.hidden = !spread;
     plots.className = spread ? "grid2" : "";
-    inter.show({ x, y: { label: "inter", format: short }, series: series("inter") });
-    intra.show({ x, y: { label: "intra", format: short }, series: series("intra") });
+    inter.show({ x, y: { label: "inter", format: short }, named: true, series: series("inter") });
+    intra.show({ x, y: { label: "intra", format: short }, named: true, series: series("intra") });
   }
   function show(next) {
     rows = next;
