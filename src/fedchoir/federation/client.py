@@ -15,6 +15,7 @@ from fedchoir.federation.frozen import Echo, Frozen, Output, deepcopy_structure,
 from fedchoir.federation.memory import economise
 from fedchoir.federation.phases import PublicBatch
 from fedchoir.federation.public import PublicView
+from fedchoir.federation.remember import Memory, State
 from fedchoir.federation.settings import Settings
 from fedchoir.federation.training import Batch, EagerTrainer, Loss, Trainer
 from fedchoir.models import VisionModel
@@ -23,7 +24,6 @@ from fedchoir.rng import generator
 __all__ = ["Client", "Frozen", "State", "deepcopy_structure", "still_statistics"]
 
 EVAL_BATCH = 1000
-State = dict[str, Tensor]
 
 
 class Client:
@@ -56,9 +56,10 @@ class Client:
         self.seed = seed
         self.rounds = rounds
         self.precision = precision
-        self.round = 0
+        self._round = 0
+        self.round_was_read = False
         self.phase = ""
-        self.memory: dict[str, State | Tensor] = {}
+        self.memory = Memory()
         self.optimizers: dict[str, Optimizer] = {}
         self._losses: dict[str, list[Tensor]] = {}
         self._notes: dict[str, Tensor] = {}
@@ -66,6 +67,16 @@ class Client:
         if self.device.type == "cpu" and settings.keep_gb:
             largest = max(settings.public_batch if public else 0, min(settings.local_batch, len(private)))
             economise(self.model, private.images.shape[-1], largest, settings.keep_gb * 1e9)
+
+    @property
+    def round(self) -> int:
+        """The number of the round. That it was read is noted: a captured training step is then good for one round."""
+        self.round_was_read = True
+        return self._round
+
+    @round.setter
+    def round(self, index: int) -> None:
+        self._round = index
 
     # -- what the model says -------------------------------------------------------------------------------------
 
@@ -85,6 +96,11 @@ class Client:
         """Features B×d alone, in float32."""
         with self._autocast():
             return self.model.features(images).float()
+
+    def apply(self, part: str, x: Tensor) -> Tensor:
+        """What one of the parts makes of ``x``, in float32."""
+        with self._autocast():
+            return self.parts[part](x).float()
 
     def logits(self, images: Tensor) -> Tensor:
         return self.both(images)[1]
@@ -148,7 +164,7 @@ class Client:
             return
         s = self.settings
         lr = s.lr(s.local_lr, self.round, self.rounds)
-        optimizer = self._optimizer(s.optimizer, lr, s.local_weight_decay, s.momentum)
+        optimizer = self._optimizer("local", s.optimizer, lr, s.local_weight_decay, s.momentum)
         if after_step is not None:
             optimizer.register_step_post_hook(lambda *_: after_step(self))
         sources = {name: self._source(target) for name, target in targets.items()}
@@ -160,14 +176,15 @@ class Client:
         """What is learned: parts without gradient (a target network) are not."""
         return [p for p in (*self.model.parameters(), *self.parts.parameters()) if p.requires_grad]
 
-    def _optimizer(self, algorithm: str, lr: float, weight_decay: float, momentum: float = 0.0) -> Optimizer:
-        if algorithm == "sgd":
-            return torch.optim.SGD(self.parameters(), lr=lr, momentum=momentum, weight_decay=weight_decay)
-        return torch.optim.Adam(self.parameters(), lr=lr, weight_decay=weight_decay, fused=True)
+    def _optimizer(
+        self, name: str, algorithm: str, lr: float, weight_decay: float, momentum: float = 0.0
+    ) -> Optimizer:
+        return self.trainer.optimizer(self, name, algorithm, lr=lr, weight_decay=weight_decay, momentum=momentum)
 
     def _public_optimizer(self) -> Optimizer:
         s = self.settings
-        return self._optimizer(s.public_algorithm, s.lr(s.public_lr, self.round, self.rounds), s.public_weight_decay)
+        lr = s.lr(s.public_lr, self.round, self.rounds)
+        return self._optimizer("public", s.public_algorithm, lr, s.public_weight_decay)
 
     def report(self) -> dict[str, float]:
         """The mean loss of each phase since the last report. This is where the host waits for the device."""
@@ -186,9 +203,7 @@ class Client:
 
     # -- private data --------------------------------------------------------------------------------------------
 
-    def _private_batches(
-        self, epochs: range, sources: Mapping[str, Tensor | Echo], views: int = 1
-    ) -> Iterator[Batch]:
+    def _private_batches(self, epochs: range, sources: Mapping[str, Tensor | Echo], views: int = 1) -> Iterator[Batch]:
         n, size = len(self.private), self.settings.local_batch
         for epoch in epochs:
             order = torch.randperm(n, generator=self._draw("private order", epoch)).to(self.device)
@@ -299,23 +314,33 @@ class Client:
                 groups[kind][rest] = t.to(self.device)
         self.model.load_state_dict(groups["model"])
         self.parts.load_state_dict(groups["parts"])
-        self.memory = {}
-        for name, t in groups["memory"].items():
+        self._load_memory(groups["memory"])
+        self._load_optimizer(groups["optimizer"])
+
+    def _load_memory(self, flat: Mapping[str, Tensor]) -> None:
+        self.memory.clear()
+        states: dict[str, State] = {}
+        for name, t in flat.items():
             owner, _, rest = name.partition("/")
             if rest:
-                slot = self.memory.setdefault(owner, {})
-                assert isinstance(slot, dict)
                 # Weights lie in memory as the model's do: another layout would sum in another order.
-                slot[rest] = t.contiguous(memory_format=torch.channels_last) if t.dim() == 4 else t
+                laid_out = t.contiguous(memory_format=torch.channels_last) if t.dim() == 4 else t
+                states.setdefault(owner, {})[rest] = laid_out
             else:
                 self.memory[owner] = t
-        self._load_optimizer(groups["optimizer"])
+        for owner, state in states.items():
+            self.memory[owner] = state
 
     def _load_optimizer(self, flat: Mapping[str, Tensor]) -> None:
         slots: dict[int, State] = {}
+        parameters = self.parameters()
         for name, t in flat.items():
             _, number, slot = name.split("/")
-            slots.setdefault(int(number), {})[slot] = t
+            like = parameters[int(number)]
+            # A fused step walks over parameter and moments in memory: they must lie there in the same order.
+            slots.setdefault(int(number), {})[slot] = (
+                torch.empty_like(like).copy_(t).detach() if t.shape == like.shape else t
+            )
         self.optimizers = {"public": self._public_optimizer()} if slots else {}
         for optimizer in self.optimizers.values():
             groups = optimizer.state_dict()["param_groups"]

@@ -61,7 +61,7 @@ class FlowerEngine:
     def ask(self, clients: Sequence[int], actions: Sequence[Action], round_index: int) -> Iterator[Reply]:
         """One message to each client: what waits for it, then these actions."""
         work = [Work(round_index, action) for action in actions]
-        return self._send({k: [*self._waiting[k], *work] for k in clients}, round_index)
+        return self._send({k: [*self._due(k, round_index), *work] for k in clients})
 
     def defer(self, clients: Sequence[int], actions: Sequence[Action], round_index: int) -> None:
         for k in clients:
@@ -73,7 +73,8 @@ class FlowerEngine:
             waiting.append(Work(round_index, weights=payload))
 
     def flush(self, round_index: int) -> Iterator[Reply]:
-        return self._send({k: list(work) for k, work in self._waiting.items() if work}, round_index)
+        due = {k: self._due(k, round_index) for k in self._waiting}
+        return self._send({k: work for k, work in due.items() if work})
 
     def evaluate(self, weights: dict[str, Tensor] | None) -> list[list[float]]:
         """Accuracies now, for whoever does not want to wait for them."""
@@ -81,7 +82,7 @@ class FlowerEngine:
         rows = {reply.client: list(reply.news[0].row or []) for reply in self.flush(0) if 0 in reply.news}
         return [rows.get(k, []) for k in range(len(self.method.task.clients))]
 
-    def _send(self, work: Mapping[int, list[Work]], round_index: int) -> Iterator[Reply]:
+    def _send(self, work: Mapping[int, list[Work]]) -> Iterator[Reply]:
         self._serial += 1
         serial = self._serial
         packed: dict[int, bytes] = {}  # what all hear is packed once
@@ -89,7 +90,7 @@ class FlowerEngine:
         for k, answer in self._post.deliver(letters):
             reply = self._reply(k, answer)
             if reply.error:
-                self._missed(k, work[k], round_index)
+                self._missed(k, work[k])
             else:
                 self._heads[k] = serial
                 self._waiting[k] = []
@@ -131,15 +132,16 @@ class FlowerEngine:
                 self.seconds[phase] += value
         return Reply(client, parts, news=news)
 
-    def _missed(self, client: int, work: Sequence[Work], round_index: int) -> None:
-        """Keep what a client must still do before it can take part again."""
-        self._waiting[client] = [
-            item
-            for item in work
-            if item.action is not None
-            and not isinstance(item.action, Exchange)
-            and (item.round == 0 or item.round >= round_index - 1)
-        ]
+    def _missed(self, client: int, work: Sequence[Work]) -> None:
+        """Keep what a client must still do before it can take part again: its steps, but not what nobody hears."""
+        steps = [item for item in work if item.action is not None and not isinstance(item.action, Exchange)]
+        self._waiting[client] = steps
+
+    def _due(self, client: int, round_index: int) -> list[Work]:
+        """What waits for a client. Rounds that it missed whole are left out, but for the first, where methods open."""
+        due = [item for item in self._waiting[client] if item.round == 0 or item.round >= round_index - 1]
+        self._waiting[client] = due
+        return due
 
     # -- state -----------------------------------------------------------------------------------------------------
 
