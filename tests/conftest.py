@@ -51,8 +51,18 @@ def public_shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 SMALL = {"image_size": 16, "local_epochs": 2, "local_batch": 16, "public_size": 40, "public_batch": 16}
 FOR_METHOD: dict[str, dict[str, Any]] = {  # where a method needs something else to be small
     "fccl": {"pretrain_epochs": 2},
+    "fml": {"meme": "simple_cnn@4"},
+    "fbcl": {"depth": 8},
     **{name: {"local_epochs": 1} for name in ("fedexg", "pgct", "fedct")},  # they train twice a round
+    "feddc": {"optimizer": "sgd", "local_lr": 0.05},
 }
+
+TINY_SSL = {
+    "private_augment": "strong", "local_batch": 16, "dim": 8, "hidden": 16, "t_warm": 1, "knn": 5, "probe_epochs": 60,
+    "probe_lr": 0.01, "evaluate_every": 1, "optimizer": "sgd", "local_lr": 0.032,
+}  # fmt: skip
+SELF_SUPERVISED = ("byol", "fedbyol", "fedu", "fedema", "fedfoa", "fedmd-ssl", "feddf-ssl")
+FOR_METHOD |= {name: TINY_SSL for name in SELF_SUPERVISED}
 
 
 @pytest.fixture
