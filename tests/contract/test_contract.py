@@ -90,6 +90,7 @@ def test_it_sends_what_it_declares_and_every_byte_is_counted(
 ) -> None:
     seen: list[tuple[Exchange, Reply]] = []
     shapes: dict[int, dict[str, torch.Tensor]] = {}
+    parts: dict[int, dict[str, torch.Tensor]] = {}
     ask = LocalEngine.ask
 
     def spy(self: LocalEngine, clients: Sequence[int], actions: Sequence[Action], index: int) -> Iterator[Reply]:
@@ -97,6 +98,7 @@ def test_it_sends_what_it_declares_and_every_byte_is_counted(
             if isinstance(actions[-1], Exchange):
                 seen.append((actions[-1], reply))
                 shapes[reply.client] = self.clients[reply.client].model.state_dict()
+                parts[reply.client] = self.clients[reply.client].parts.state_dict()
             yield reply
 
     monkeypatch.setattr(LocalEngine, "ask", spy)
@@ -105,7 +107,7 @@ def test_it_sends_what_it_declares_and_every_byte_is_counted(
     for action, reply in seen:
         for number, part in enumerate(reply.parts):
             dims = {"C": CLASSES, **action.dims, **(action.batches[number].dims if action.batches else {})}
-            check(part, declared_by(action.speak), dims, shapes[reply.client])
+            check(part, declared_by(action.speak), dims, shapes[reply.client], parts=parts[reply.client])
             assert all(t.device.type == "cpu" and not t.requires_grad for t in part.values())
     assert result.bytes_up == sum(part.nbytes for _, reply in seen for part in reply.parts)
 

@@ -169,3 +169,32 @@ def test_sce_matches_the_loops_with_both_clamps(alpha, beta, scale):
 def test_sce_defaults_are_rhfls():
     logits, _, labels = batch(6)
     assert losses.sce(logits, labels).item() == losses.sce(logits, labels, alpha=0.1, beta=1.0).item()
+
+
+def test_pooled_kl_is_the_sum_of_all_divergences():
+    """Against one divergence after the other, with a weight for every listener, teacher and image."""
+    generator = torch.Generator().manual_seed(3)
+    teachers = 2 * torch.randn(3, 6, 4, generator=generator, dtype=torch.float64)
+    weights = torch.rand(2, 3, 6, generator=generator, dtype=torch.float64)
+    student = torch.randn(6, 4, generator=generator, dtype=torch.float64, requires_grad=True)
+    pool, negentropy = losses.pool_predictions(teachers, weights)
+    for j in range(2):
+        total = 0.0
+        for n, t in enumerate(teachers.tolist()):
+            for b, (row, s) in enumerate(zip(t, student.tolist(), strict=True)):
+                p, q = softmax(row), softmax(s)
+                total += weights[j, n, b].item() * sum(x * math.log(x / y) for x, y in zip(p, q, strict=True))
+        value = losses.pooled_kl(student, pool[j], negentropy[j])
+        assert value.item() == pytest.approx(total / 6, rel=1e-10)
+        (gradient,) = torch.autograd.grad(value, student)
+        mass = weights[j].sum(dim=0).unsqueeze(1)
+        torch.testing.assert_close(gradient, (mass * student.softmax(1) - pool[j]) / 6)
+
+
+def test_pooled_kl_of_no_teacher_is_nothing():
+    student = torch.randn(4, 3, requires_grad=True)
+    pool, negentropy = losses.pool_predictions(torch.randn(2, 4, 3), torch.zeros(1, 2, 4))
+    value = losses.pooled_kl(student, pool[0], negentropy[0])
+    value.backward()
+    assert value.item() == 0
+    assert not student.grad.any()

@@ -135,3 +135,52 @@ def sce(logits: Tensor, labels: Tensor, alpha: float = 0.1, beta: float = 1.0) -
     # log q is 0 at the label and log 1e-4 elsewhere.
     reverse = -math.log(_LABEL_FLOOR) * prediction.masked_fill(target, 0.0).sum(dim=1).mean()
     return alpha * F.cross_entropy(logits, labels) + beta * reverse
+
+
+def pool_predictions(logits: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """What `pooled_kl` needs to know of many teachers: two weighted sums, whatever their number.
+
+    For each of J listeners, over N teachers with p_n = σ(logits_n):
+
+        t = Σ_n w_n p_n,   e = Σ_n w_n Σ_u p_n^u log p_n^u
+
+    Args:
+        logits: N×B×C.
+        weights: w, J×N×B: what a teacher counts for a listener, image by image.
+
+    Returns:
+        t, J×B×C, and e, J×B.
+
+    >>> t, e = pool_predictions(torch.zeros(2, 1, 4), torch.tensor([[[0.5], [0.25]]]))
+    >>> t.tolist(), round(e.item(), 4)  # ¾ of the uniform distribution, ¾ of −log 4
+    ([[[0.1875, 0.1875, 0.1875, 0.1875]]], -1.0397)
+    """
+    log_p = F.log_softmax(logits, dim=2)
+    p = log_p.exp()
+    negentropy = (p * log_p).sum(dim=2)
+    with torch.autocast(logits.device.type, enabled=False):
+        return torch.einsum("jnb,nbc->jbc", weights, p), torch.einsum("jnb,nb->jb", weights, negentropy)
+
+
+def pooled_kl(student: Tensor, pool: Tensor, negentropy: Tensor) -> Tensor:
+    """Divergence from many teachers at once: the sum of all divergences, without their predictions.
+
+    With t and e from `pool_predictions`, averaged over the batch:
+
+        L = Σ_n w_n KL(p_n ‖ σ(z)) = e − Σ_u t_u log σ(z)_u
+
+    The public losses of RHFL (Fang and Ye, CVPR 2022) and FedMatch (Jeong et al., ICLR 2021).
+
+    Args:
+        student: logits z, B×C.
+        pool: t, B×C; no gradient flows into it.
+        negentropy: e, B; it does not depend on the student, but makes the value that of the sum.
+
+    >>> teachers, w = torch.tensor([[[0.0, 1.0]], [[2.0, 0.0]]]), torch.tensor([0.5, 0.5]).view(1, 2, 1)
+    >>> (t, e), z = pool_predictions(teachers, w), torch.tensor([[0.3, 0.0]])
+    >>> apart = 0.5 * kd(z, teachers[0], 1.0) + 0.5 * kd(z, teachers[1], 1.0)
+    >>> bool(torch.isclose(pooled_kl(z, t[0], e[0]), apart))
+    True
+    """
+    cross_entropy = -(pool.detach() * F.log_softmax(student, dim=1)).sum(dim=1)
+    return (cross_entropy + negentropy.detach()).mean()

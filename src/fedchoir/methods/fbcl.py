@@ -1,0 +1,148 @@
+"""FBCL. Lai et al., Generalizable Heterogeneity-aware Federated Feature and Basic-matrix Consistency Learning,
+AAAI 2026."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any, Literal
+
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from fedchoir.federation.client import Client, Frozen
+from fedchoir.federation.payload import MODEL, PART, Payload, says, state_payload
+from fedchoir.federation.phases import PublicBatch, Round, Script, Step
+from fedchoir.federation.settings import Settings
+from fedchoir.federation.training import Batch
+from fedchoir.losses import cnd, fbm, fia, frr, gaussian
+from fedchoir.methods.method import PublicMethod
+from fedchoir.models import VisionModel
+
+
+class FBCLParams(Settings):
+    depth: int = Field(64, ge=1, description="D: depth of the common feature space; δ costs B·D² numbers")
+    diagonal: bool = Field(False, description="send the variances alone (B·D) in place of the covariances (B·D²)")
+    use_fia: bool = Field(True, description="feature instance-level alignment on/off (Table 5)")
+    use_fbm: bool = Field(True, description="feature basic-matrix consistency on/off (Table 5)")
+    use_cnd: bool = Field(True, description="correct not-target distillation on/off (Table 5)")
+    use_frr: bool = Field(True, description="feature relationship regularisation on/off (Table 5)")
+    fbm_weight: float = Field(0.05, ge=0, description="λ of eq. 5: weight of FBM")
+    cnd_weight: float = Field(3.0, ge=0, description="α of eq. 9: weight of CND")
+    frr_weight: float = Field(0.1, ge=0, description="β of eq. 9: weight of FRR")
+    cnd_form: Literal["masked", "renormalised"] = Field(
+        "masked", description="masked: eq. 6, target left out; renormalised: over the other classes alone"
+    )
+    teacher: Literal["previous", "updated"] = Field(
+        "previous", description="CND's old model: that of the last round's end (Algorithm 1), or after the public phase"
+    )
+
+
+class FBCL(PublicMethod):
+    """Public phase: FIA + λ·FBM on the mean and covariance of each image's mapped features. Local phase: CE + α·CND
+    + β·FRR.
+
+    A 1×1 convolution maps every client's last feature map to depth D. CND learns from the old model where it was right;
+    FRR holds the relations between the mapped means of a batch (Algorithm 1, line 14) as the public phase left them.
+    Alike models are averaged with their mapping. The paper's "40 iterations" are read as epochs, as in the code of
+    FCCL that its setting follows.
+    """
+
+    name = "fbcl"
+    title = "per-image Gaussians aligned on public data, correct distillation and kept relations at home"
+    paper = "Lai et al., AAAI 2026"
+    Params = FBCLParams
+    params: FBCLParams
+    profiles = {"paper": {"local_batch": 128, "local_epochs": 40, "public_batch": 256, "public_augment": "none"}}
+
+    def extra_modules(self, model: VisionModel) -> dict[str, nn.Module]:
+        return {"map": nn.Conv2d(model.map_dim, self.params.depth, kernel_size=1)}
+
+    def round(self, r: Round) -> Script:
+        if self.params.use_cnd:
+            yield Step(self.remember)
+        yield from super().round(r)
+
+    def remember(self, client: Client) -> None:
+        client.memory["teacher"] = client.snapshot()
+
+    # -- public phase ----------------------------------------------------------------------------------------------
+
+    def collaborate(self, r: Round) -> Script:
+        if self.params.use_fia:
+            yield from super().collaborate(r)
+        elif self.params.use_fbm:  # needs nothing of the others
+            for batches in r.public_batches():
+                yield Step(self.listen_alone, batches)
+
+    @property
+    def dims(self) -> dict[str, int]:
+        return {"D": self.params.depth}
+
+    @property
+    def voice(self) -> Callable[[Client, PublicBatch], Payload]:
+        return self.speak_diagonal if self.params.diagonal else self.speak
+
+    @says(mu="B D", delta="B D D")
+    def speak(self, client: Client, batch: PublicBatch) -> Payload:
+        with client.speaking():
+            mu, delta = self.gaussian(client, client.look(batch))
+        return Payload(mu=mu, delta=delta)
+
+    @says(mu="B D", delta="B D")
+    def speak_diagonal(self, client: Client, batch: PublicBatch) -> Payload:
+        return FBCL.speak(self, client, batch)
+
+    def gaussian(self, client: Client, images: Tensor) -> tuple[Tensor, Tensor]:
+        """μ (B×D) and δ (B×D×D, or B×D) of eq. 2."""
+        return gaussian(client.apply("map", client.stages(images)[0]), self.params.diagonal)
+
+    def listen_alone(self, client: Client, batch: PublicBatch) -> None:
+        client.learn(batch, self.public_loss)
+
+    def public_loss(self, client: Client, batch: Batch) -> Tensor:
+        """eq. 5."""
+        p = self.params
+        mu, delta = self.gaussian(client, batch.images)
+        loss = fia(mu, delta, batch["mu"], batch["delta"]) if p.use_fia else mu.new_zeros(())
+        return loss + p.fbm_weight * fbm(mu) if p.use_fbm else loss
+
+    # -- local phase -----------------------------------------------------------------------------------------------
+
+    def practise(self, client: Client) -> None:
+        targets: dict[str, Any] = {}
+        if self.params.use_cnd:
+            if self.params.teacher == "updated":
+                self.remember(client)
+            targets["teacher"] = Frozen(client.recall("teacher"))
+        if self.params.use_frr:
+            branch = deepcopy(client.parts["map"]).requires_grad_(False)
+            targets["mu"] = Frozen(client.snapshot(), lambda model, x: mapped_mean(branch(model.feature_map(x))))
+        client.fit(self.local_loss, **targets)
+
+    def local_loss(self, client: Client, batch: Batch) -> Tensor:
+        """eq. 9."""
+        p = self.params
+        m, _, z = client.stages(batch.images)
+        loss = cross_entropy(z, batch.labels)
+        if p.use_cnd:
+            loss = loss + p.cnd_weight * cnd(z, batch["teacher"], batch.labels, p.cnd_form)
+        if p.use_frr:
+            loss = loss + p.frr_weight * frr(mapped_mean(client.apply("map", m)), batch["mu"])
+        return loss
+
+    # -- averaging, where models are alike -------------------------------------------------------------------------
+
+    @says(weights=MODEL, map=PART)
+    def upload(self, client: Client) -> Payload:
+        return Payload({**super().upload(client), **state_payload("map", client.parts["map"].state_dict())})
+
+    def download(self, client: Client, heard: Payload) -> None:
+        super().download(client, heard)
+        client.parts["map"].load_state_dict(heard.under("map"))
+
+
+def mapped_mean(feature_map: Tensor) -> Tensor:
+    """Mean over positions: B×D×h×w → B×D."""
+    return feature_map.mean(dim=(2, 3))

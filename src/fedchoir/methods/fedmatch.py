@@ -1,0 +1,68 @@
+"""FedMatch. Jeong et al., Federated Semi-Supervised Learning with Inter-Client Consistency and Disjoint Learning,
+ICLR 2021."""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedchoir.federation.aggregate import Combiner, gather
+from fedchoir.federation.client import Client
+from fedchoir.federation.payload import Payload
+from fedchoir.federation.phases import Heard
+from fedchoir.federation.settings import Settings
+from fedchoir.federation.training import Batch
+from fedchoir.losses import pool_predictions, pooled_kl
+from fedchoir.methods.method import PublicMethod
+
+
+class FedMatchParams(Settings):
+    helpers: int = Field(2, ge=1, description="H: helpers of each client, those that predict most like it")
+    confidence: float = Field(0.75, ge=0, le=1, description="a helper counts on an image from this probability on")
+    consistency: float = Field(1.0, ge=0, description="weight of the inter-client consistency")
+
+
+class FedMatch(PublicMethod):
+    """Public phase: consistency with helpers, 1/H Σ_j KL(p_j ‖ p) over the images of which helper j is confident.
+
+    What is kept of FedMatch is what different architectures can share: the inter-client consistency. The helpers are
+    the clients whose predictions on the batch are nearest. Left out, for alike models too, is disjoint learning (one
+    part of the weights for labeled and a sparse one for unlabeled data): its penalties tie both parts to one set of
+    weights made for unlabeled images of the clients' own kind, and the papers compared with here keep the consistency.
+    """
+
+    name = "fedmatch"
+    title = "consistency with the confident predictions of the most similar clients"
+    paper = "Jeong et al., ICLR 2021"
+    Params = FedMatchParams
+    params: FedMatchParams
+
+    def combine(self) -> Combiner:
+        return gather()
+
+    def consensus(self, said: list[dict[int, Payload]]) -> Heard:
+        return [self.of_the_helpers(answers) for answers in said]
+
+    def of_the_helpers(self, answers: dict[int, Payload]) -> dict[int, Payload]:
+        """For each client that answered what its helpers said; one without an answer of its own hears nothing."""
+        logits = torch.stack([p["logits"] for p in answers.values()])
+        probabilities = logits.softmax(dim=2)
+        confident = (probabilities.amax(dim=2) >= self.params.confidence).to(logits)
+        pool, negentropy = pool_predictions(logits, self.nearest(probabilities).unsqueeze(2) * confident)
+        heard = {k: Payload(pool=pool[j], negentropy=negentropy[j]) for j, k in enumerate(answers)}
+        silence = Payload(pool=torch.zeros_like(pool[0]), negentropy=torch.zeros_like(negentropy[0]))
+        return {k: heard.get(k, silence) for k in range(len(self.task.clients))}
+
+    def nearest(self, probabilities: Tensor) -> Tensor:
+        """Who helps whom (N×N): 1/H at the H others with the nearest predictions (N×B×C), else 0."""
+        n = len(probabilities)
+        count = min(self.params.helpers, n - 1)
+        distance = torch.cdist(probabilities.flatten(1), probabilities.flatten(1))
+        distance.fill_diagonal_(float("inf"))
+        chosen = distance.topk(count, largest=False).indices
+        return torch.zeros_like(distance).scatter(1, chosen, 1 / max(count, 1))
+
+    def public_loss(self, client: Client, batch: Batch) -> Tensor:
+        z = client.logits(batch.images)
+        return self.params.consistency * pooled_kl(z, batch["pool"], batch["negentropy"])

@@ -1,0 +1,66 @@
+"""FML. Shen et al., Federated Mutual Learning, 2020."""
+
+from __future__ import annotations
+
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from fedchoir.federation.client import Client
+from fedchoir.federation.payload import PART, Payload, says, state_payload
+from fedchoir.federation.phases import Exchange, Round, Script, Step
+from fedchoir.federation.settings import Settings
+from fedchoir.federation.training import Batch
+from fedchoir.losses import kd
+from fedchoir.methods.method import Method
+from fedchoir.models import VisionModel, build
+from fedchoir.rng import seeded
+
+
+class FMLParams(Settings):
+    meme: str = Field("simple_cnn", description="architecture of the small model that all clients share")
+    alpha: float = Field(0.5, ge=0, le=1, description="α: share of cross-entropy in the own model's loss")
+    beta: float = Field(0.5, ge=0, le=1, description="β: share of cross-entropy in the shared model's loss")
+
+
+class FML(Method):
+    """Each client trains its own model and a small shared one, the meme, by mutual distillation; memes are averaged.
+
+    Own model: α·CE + (1 − α)·KL(meme ‖ own). Meme: β·CE + (1 − β)·KL(own ‖ meme). Both step on each batch at once,
+    against what the other said before the step. Evaluated are the clients' own models.
+    """
+
+    name = "fml"
+    title = "mutual distillation with a small shared model, which is averaged"
+    paper = "Shen et al., 2020"
+    Params = FMLParams
+    params: FMLParams
+
+    def extra_modules(self, model: VisionModel) -> dict[str, nn.Module]:
+        with seeded(self.task.seed, "meme"):  # all memes start alike, whatever model they stand beside
+            meme = build(self.params.meme, len(self.task.classes), image_size=self.task.image_size)
+        return {"meme": meme}
+
+    def round(self, r: Round) -> Script:
+        if self.server:
+            yield Step(self.receive, heard=Payload(self.server))
+        if self.averages("before-local"):
+            yield from self.average()
+        yield Step(self.practise)
+        if self.averages("after-local"):
+            yield from self.average()
+        self.server = dict((yield Exchange(self.send, combine=self.weighting)))
+
+    @says(meme=PART)
+    def send(self, client: Client) -> Payload:
+        return state_payload("meme", client.parts["meme"].state_dict())
+
+    def receive(self, client: Client, heard: Payload) -> None:
+        client.parts["meme"].load_state_dict(heard.under("meme"))
+
+    def local_loss(self, client: Client, batch: Batch) -> Tensor:
+        own, meme = client.logits(batch.images), client.apply("meme", batch.images)
+        a, b = self.params.alpha, self.params.beta
+        own_loss = a * cross_entropy(own, batch.labels) + (1 - a) * kd(own, meme, temperature=1.0)
+        meme_loss = b * cross_entropy(meme, batch.labels) + (1 - b) * kd(meme, own, temperature=1.0)
+        return own_loss + meme_loss

@@ -1,0 +1,57 @@
+"""RCFL. Gudur and Perepu, Resource-Constrained Federated Learning with Heterogeneous Labels and Models for Human
+Activity Recognition, 2020."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedchoir.federation.client import Client
+from fedchoir.federation.payload import Payload, says
+from fedchoir.federation.phases import Heard, PublicBatch, Round, Script, Step
+from fedchoir.federation.training import Batch
+from fedchoir.losses import kd
+from fedchoir.methods.method import PublicMethod
+
+SMALLEST_WEIGHT = 1e-6  # so that a label whose owners all fail at home still has a consensus
+
+
+class RCFL(PublicMethod):
+    """Public phase: KL to a consensus that is made label by label, of the clients that own the label.
+
+    Our reading of the paper's weighted update: in the consensus on a label, an owner counts as much as its accuracy on
+    its own private images, taken once at the start of the round in eval mode. The model distillation update then is
+    KL(σ(z̄) ‖ σ(z)) at temperature 1. A label that nobody in the round owns is left out of both softmaxes.
+    """
+
+    name = "rcfl"
+    title = "consensus per label over the clients that own it"
+    paper = "Gudur and Perepu, 2020"
+
+    def round(self, r: Round) -> Script:
+        yield Step(self.assess)
+        yield from super().round(r)
+
+    def assess(self, client: Client) -> None:
+        """How much this client counts for each label (C): its accuracy where it owns the label, else 0."""
+        hits = client.survey().argmax(dim=1) == client.private.labels
+        accuracy = hits.float().mean().clamp_min(SMALLEST_WEIGHT)
+        client.memory["weights"] = accuracy * (client.class_counts() > 0)
+
+    @says(scores="B C", weights="C")
+    def speak(self, client: Client, batch: PublicBatch) -> Payload:
+        """Logits times weights, and the weights: the quotient of their means over clients is the weighted mean."""
+        _, z = client.say(batch)
+        weights = client.recall_tensor("weights")
+        return Payload(scores=z * weights, weights=weights)
+
+    def consensus(self, said: list[Payload]) -> Heard:
+        return [
+            Payload(logits=p["scores"] / p["weights"].clamp_min(SMALLEST_WEIGHT**2), owned=p["weights"] > 0)
+            for p in said
+        ]
+
+    def public_loss(self, client: Client, batch: Batch) -> Tensor:
+        z, owned = client.logits(batch.images), batch["owned"]
+        lowest = torch.finfo(z.dtype).min
+        return kd(z.masked_fill(~owned, lowest), batch["logits"].masked_fill(~owned, lowest), temperature=1.0)
