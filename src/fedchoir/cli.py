@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedchoir import cli_report, cli_tables
+from fedchoir.cli_flower import app as flower_app
 from fedchoir.errors import QuorumError, UsageError
 from fedchoir.plugins import add_plugin
 from fedchoir.version import __version__
@@ -26,6 +27,7 @@ app = typer.Typer(
 )
 data_app = typer.Typer(no_args_is_help=True, help="Look at data sets and fetch those that torchvision can.")
 app.add_typer(data_app, name="data")
+app.add_typer(flower_app)
 console = Console()
 
 
@@ -208,6 +210,7 @@ app.command(
 )(cli_tables.reproduce)
 app.command(epilog="Example: [bold]fedchoir report runs/[/]")(cli_report.report)
 app.command(epilog="Example: [bold]fedchoir ui runs/[/]")(cli_report.ui)
+app.command(epilog="Example: [bold]fedchoir analyse runs/my-run --format svg[/]")(cli_report.analyse)
 
 
 if __name__ == "__main__":

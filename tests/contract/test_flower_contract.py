@@ -22,6 +22,7 @@ from fedchoir.engines.flower.codec import Letter, MessageError
 from fedchoir.engines.flower.engine import FlowerEngine
 from fedchoir.engines.flower.site import SiteData, Worker
 from fedchoir.federation.settings import Settings
+from fedchoir.federation.task import ClientCard
 
 NAMES = list(methods.registry())
 
@@ -47,6 +48,9 @@ class Courier:
         self.workers = workers
         self.sent: list[dict[str, Any]] = []
         self.trouble: Callable[[int, dict[str, Any]], str] = lambda client, header: ""
+
+    def arrivals(self, cards: tuple[ClientCard, ...]) -> tuple[ClientCard, ...]:
+        return cards
 
     def deliver(self, letters: Mapping[int, Letter]) -> Iterator[tuple[int, Letter | str]]:
         for k, letter in reversed(letters.items()):

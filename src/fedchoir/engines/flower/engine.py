@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -19,6 +19,7 @@ from fedchoir.engines.flower.codec import Letter, MessageError, pack_action, pac
 from fedchoir.federation.exchange import Reply
 from fedchoir.federation.payload import Payload, state_payload
 from fedchoir.federation.phases import Action, Exchange
+from fedchoir.federation.task import ClientCard
 from fedchoir.methods.method import Method
 from fedchoir.models import build
 from fedchoir.rng import seeded
@@ -26,6 +27,9 @@ from fedchoir.rng import seeded
 
 class Post(Protocol):
     """Carries letters to sites and brings their answers."""
+
+    def arrivals(self, cards: tuple[ClientCard, ...]) -> tuple[ClientCard, ...]:
+        """The cards of all sites, with those of sites that have just come."""
 
     def deliver(self, letters: Mapping[int, Letter]) -> Iterator[tuple[int, Letter | str]]:
         """One answer for each letter, as they come: a letter, or why there is none."""
@@ -83,6 +87,10 @@ class FlowerEngine:
         return [rows.get(k, []) for k in range(len(self.method.task.clients))]
 
     def _send(self, work: Mapping[int, list[Work]]) -> Iterator[Reply]:
+        task = self.method.task
+        cards = self._post.arrivals(task.clients)
+        if cards != task.clients:
+            self.method.task = replace(task, clients=cards)
         self._serial += 1
         serial = self._serial
         packed: dict[int, bytes] = {}  # what all hear is packed once

@@ -50,10 +50,17 @@ class SiteData:
 class Site(Protocol):
     """An organisation: its name, its architecture and its data. None of it leaves but what a method declares."""
 
-    name: str
-    model: str
-    device: torch.device
-    precision: str
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def precision(self) -> str: ...
 
     def prepare(self, settings: Settings, classes: tuple[str, ...], public: Mapping[str, Any] | None) -> SiteData: ...
 
