@@ -3,7 +3,6 @@ AAAI 2026."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import deepcopy
 from typing import Any, Literal
 
@@ -17,7 +16,7 @@ from fedchoir.federation.phases import PublicBatch, Round, Script, Step
 from fedchoir.federation.settings import Settings
 from fedchoir.federation.training import Batch
 from fedchoir.losses import cnd, fbm, fia, frr, gaussian
-from fedchoir.methods.method import PublicMethod
+from fedchoir.methods.method import PublicMethod, Voice
 from fedchoir.models import VisionModel
 
 
@@ -81,7 +80,7 @@ class FBCL(PublicMethod):
         return {"D": self.params.depth}
 
     @property
-    def voice(self) -> Callable[[Client, PublicBatch], Payload]:
+    def voice(self) -> Voice:
         return self.speak_diagonal if self.params.diagonal else self.speak
 
     @says(mu="B D", delta="B D D")

@@ -60,6 +60,10 @@ class FCCL(PublicMethod):
         yield Step(self.remember)
         yield from super().round(r)
 
+    def collaborate(self, r: Round) -> Script:
+        if self.params.use_fccm:
+            yield from super().collaborate(r)
+
     def remember_pretrained(self, client: Client) -> None:
         client.memory["intra"] = client.snapshot()
 
@@ -68,8 +72,6 @@ class FCCL(PublicMethod):
         client.memory["inter"] = client.snapshot()
 
     def listen(self, client: Client, batch: PublicBatch, consensus: Payload) -> None:
-        if not self.params.use_fccm:
-            return
         logits = consensus["logits"]
         if self.params.own_logits == "previous":
             logits = logits + self.previous_minus_own(client, batch) / len(self.task.clients)

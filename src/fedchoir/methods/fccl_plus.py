@@ -16,7 +16,7 @@ from fedchoir.federation.settings import Settings
 from fedchoir.federation.training import Batch
 from fedchoir.losses import ewc, fccm, fisl, fntd, instance_similarity, kd
 from fedchoir.methods.fisher import diagonal_fisher
-from fedchoir.methods.method import PublicMethod
+from fedchoir.methods.method import PublicMethod, Voice
 
 Regulariser = Literal["fntd", "kd", "dual", "ewc", "none"]
 
@@ -29,24 +29,19 @@ class FCCLPlusParams(Settings):
     use_fccm: bool = Field(True, description="FCCM on/off (Table 10)")
     use_fisl: bool = Field(True, description="FISL on/off (Table 10)")
     regulariser: Regulariser = Field(
-        "fntd",
-        description="local regulariser: FNTD, KD (eq. 10), dual (FCCL's two teachers, eq. 19), EWC (Table 16), none",
+        "fntd", description="local: FNTD, KD (eq. 10), dual (FCCL's two teachers, eq. 19), EWC (Table 16) or none"
     )
     fntd_form: Literal["masked", "renormalised"] = Field(
         "masked", description="masked: eq. 13, over all classes, target left out; renormalised: as in FedNTD"
     )
-    kd_share: float = Field(
-        0.0, ge=0, le=1, description="share of the local epochs, the first ones, with KD (Table 17)"
-    )
+    kd_share: float = Field(0.0, ge=0, le=1, description="share of the local epochs, the first, with KD (Table 17)")
     ewc_weight: float = Field(0.1, ge=0, description="λ of EWC (Table 16)")
     teacher: Literal["previous", "updated"] = Field(
-        "previous",
-        description="teacher θ^{e−1}, after the last round, or θ^e, after the public phase (Fig. 9)",
+        "previous", description="teacher θ^{e−1}, after the last round, or θ^e, after the public phase (Fig. 9)"
     )
     teacher_batchnorm: Literal["eval", "train"] = Field("eval", description="BatchNorm mode of the teacher")
     standardise: Literal["biased", "unbiased"] = Field(
-        "biased",
-        description="std of the logits' columns: biased with eps, or unbiased without (released code)",
+        "biased", description="std of the logits' columns: biased with eps, or unbiased without (released code)"
     )
 
 
@@ -80,14 +75,28 @@ class FCCLPlus(PublicMethod):
     def remember(self, client: Client) -> None:
         client.memory["teacher"] = client.snapshot()
 
+    def collaborate(self, r: Round) -> Script:
+        if self.params.use_fccm or self.params.use_fisl:
+            yield from super().collaborate(r)
+
+    @property
+    def voice(self) -> Voice:
+        """What travels is what the losses in use compare (Table 4)."""
+        both = self.params.use_fccm and self.params.use_fisl
+        return self.speak if both else self.speak_logits if self.params.use_fccm else self.speak_similarity
+
     @says(logits="B C", similarity="B B-1")
     def speak(self, client: Client, batch: PublicBatch) -> Payload:
         h, z = client.say(batch)
         return Payload(logits=z, similarity=instance_similarity(h, self.params.similarity_temperature))
 
-    def listen(self, client: Client, batch: PublicBatch, consensus: Payload) -> None:
-        if self.params.use_fccm or self.params.use_fisl:
-            super().listen(client, batch, consensus)
+    @says(logits="B C")
+    def speak_logits(self, client: Client, batch: PublicBatch) -> Payload:
+        return self.speak(client, batch).only("logits")
+
+    @says(similarity="B B-1")
+    def speak_similarity(self, client: Client, batch: PublicBatch) -> Payload:
+        return self.speak(client, batch).only("similarity")
 
     def public_loss(self, client: Client, batch: Batch) -> Tensor:
         p = self.params
@@ -136,7 +145,6 @@ class FCCLPlus(PublicMethod):
         return cross_entropy(z, batch.labels) + kd(z, batch["teacher"], 1.0) + kd(z, batch["pretrained"], 1.0)
 
     def ewc_loss(self, client: Client, batch: Batch) -> Tensor:
-        names = [name for name, _ in client.model.named_parameters()]
         old, fisher = client.recall("teacher"), client.recall("fisher")
-        penalty = ewc(client.model.parameters(), [old[n] for n in names], [fisher[n] for n in names])
+        penalty = ewc(client.model.parameters(), [old[n] for n in fisher], fisher.values())
         return self.supervised_loss(client, batch) + self.params.ewc_weight * penalty

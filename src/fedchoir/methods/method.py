@@ -153,6 +153,10 @@ class Method:
         return weighted_mean([card.train for card in self.task.clients])
 
 
+Voice = Callable[[Client, PublicBatch], Payload]
+"""What a client says about a public batch."""
+
+
 class PublicMethod(Method):
     """Methods whose clients learn from what the others say about the public set, and then practise at home."""
 
@@ -178,7 +182,7 @@ class PublicMethod(Method):
             yield Step(self.listen, batches, self.consensus(said))
 
     @property
-    def voice(self) -> Callable[[Client, PublicBatch], Payload]:
+    def voice(self) -> Voice:
         """What clients speak with; a method whose options change what must travel has several voices."""
         return self.speak
 
