@@ -58,11 +58,11 @@ FOR_METHOD: dict[str, dict[str, Any]] = {  # where a method needs something else
 }
 
 TINY_SSL = {
-    "private_augment": "strong", "local_batch": 16, "dim": 8, "hidden": 16, "t_warm": 1, "knn": 5, "probe_epochs": 60,
-    "probe_lr": 0.01, "evaluate_every": 1, "optimizer": "sgd", "local_lr": 0.032,
+    "private_augment": "strong", "optimizer": "sgd", "local_lr": 0.032, "local_batch": 24, "local_epochs": 1, "dim": 8,
+    "hidden": 16, "t_warm": 1, "knn": 5, "evaluate_every": 1, "probe_epochs": 30, "probe_lr": 0.03,
 }  # fmt: skip
 SELF_SUPERVISED = ("byol", "fedbyol", "fedu", "fedema", "fedfoa", "fedmd-ssl", "feddf-ssl")
-FOR_METHOD |= {name: TINY_SSL for name in SELF_SUPERVISED}
+FOR_METHOD |= dict.fromkeys(SELF_SUPERVISED, TINY_SSL)
 
 
 @pytest.fixture

@@ -1,0 +1,73 @@
+"""FedBYOL: BYOL with the online networks averaged every round (the baseline of Zhuang et al., ICLR 2022)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from fedchoir.federation.client import Client
+from fedchoir.federation.payload import MODEL, PART, Payload, says, state_payload
+from fedchoir.federation.phases import Exchange, Round, Script, Step
+from fedchoir.methods.self_supervised import BANK, SelfSupervised
+from fedchoir.models import VisionModel
+from fedchoir.ssl.objectives import Target, online_parameters
+
+
+class FedBYOL(SelfSupervised):
+    """The server averages online encoder and predictor; clients go on from the average, target network too."""
+
+    name = "fedbyol"
+    title = "self-supervised, online encoder and predictor averaged"
+    paper = "Zhuang et al., ICLR 2022 (baseline)"
+    heterogeneous = False
+
+    def round(self, r: Round) -> Script:
+        if average := self.shared():
+            yield Step(self.download, heard=Payload(average))
+        yield from self.hear_correlations(r)
+        yield Step(self.practise)
+        self.server |= dict((yield Exchange(self.upload, combine=self.weighting)))
+        yield from self.share_correlations()
+
+    def shared(self) -> dict[str, Tensor]:
+        """The averaged networks, without the memory bank."""
+        return {name: t for name, t in self.server.items() if not name.startswith(BANK)}
+
+    def global_weights(self) -> dict[str, Tensor] | None:
+        return Payload(self.server).under("weights") or None
+
+    @says(weights=MODEL, calibration=PART, projector=PART, predictor=PART)
+    def upload(self, client: Client) -> Payload:
+        states = [state_payload(name, module.state_dict()) for name, module in online(client).items()]
+        return Payload({name: t for state in states for name, t in state.items()})
+
+    def download(self, client: Client, heard: Payload) -> None:
+        for name, module in online(client).items():
+            module.load_state_dict(heard.under(name))
+        if "target" in client.parts:
+            cast(Target, client.parts["target"]).copy(online_parameters(client))
+
+
+def online(client: Client) -> dict[str, nn.Module]:
+    """The online networks by the name under which they travel; SimCLR has no predictor."""
+    parts = {name: client.parts[name] for name in ("calibration", "projector", "predictor") if name in client.parts}
+    return {"weights": client.model, **parts}
+
+
+@torch.no_grad()
+def divergence(model: VisionModel, weights: Mapping[str, Tensor]) -> Tensor:
+    """How far two encoders are apart: ‖w − w'‖ of a layer's weights, averaged over the layers; still on the device."""
+    layers = [name for name, p in model.named_parameters() if p.dim() > 1 and not name.startswith("head.")]
+    own = dict(model.named_parameters())
+    return torch.stack([torch.dist(own[name], weights[name]) for name in layers]).mean()
+
+
+@torch.no_grad()
+def blend(module: nn.Module, state: Mapping[str, Tensor], share: Tensor) -> None:
+    """Move a module to (1 − share)·own + share·state, in place; counters go with the larger share."""
+    for name, own in module.state_dict().items():
+        other = state[name]
+        own.copy_(own.lerp(other, share) if own.is_floating_point() else torch.where(share > 0.5, other, own))

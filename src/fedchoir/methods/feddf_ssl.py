@@ -1,0 +1,21 @@
+"""FedDF on features: Lin et al.'s ensemble distillation, between clients whose images have no labels."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from fedchoir.federation.client import Client
+from fedchoir.federation.training import Batch
+from fedchoir.losses import kd
+from fedchoir.methods.fedmd_ssl import FedMDFeatures
+
+
+class FedDFFeatures(FedMDFeatures):
+    """Public phase: KL(σ(Z̄) ‖ σ(Z)) of calibrated features, temperature 1. Then BYOL at home."""
+
+    name = "feddf-ssl"
+    title = "self-supervised, ensemble distillation of features on public data"
+    paper = "Lin et al., NeurIPS 2020, as in Liu et al., 2022"
+
+    def public_loss(self, client: Client, batch: Batch) -> Tensor:
+        return kd(self.calibrated(client, batch.images), batch["features"], temperature=1.0)

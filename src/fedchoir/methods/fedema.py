@@ -1,0 +1,32 @@
+"""FedEMA. Zhuang, Wen and Zhang, Divergence-aware Federated Self-Supervised Learning, ICLR 2022."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from fedchoir.federation.client import Client
+from fedchoir.federation.payload import Payload
+from fedchoir.methods.fedbyol import FedBYOL, blend, divergence, online
+from fedchoir.methods.self_supervised import SelfSupervisedParams
+
+
+class FedEMAParams(SelfSupervisedParams):
+    tau: float = Field(0.7, ge=0, le=1, description="τ: share of its own network that a client keeps at first")
+
+
+class FedEMA(FedBYOL):
+    """Online encoder and predictor become μ·own + (1 − μ)·average, μ = min(λ‖w_g − w‖, 1): the farther the client's
+    images have led it away, the more of its own it keeps. λ is set at first use, so that μ is τ there."""
+
+    name = "fedema"
+    title = "self-supervised, average mixed in by divergence"
+    paper = "Zhuang et al., ICLR 2022"
+    Params = FedEMAParams
+    params: FedEMAParams
+
+    def download(self, client: Client, heard: Payload) -> None:
+        distance = divergence(client.model, heard.under("weights"))
+        client.memory.setdefault("scale", self.params.tau / distance.clamp_min(1e-12))
+        keep = (client.recall_tensor("scale") * distance).clamp(max=1)
+        for name, module in online(client).items():
+            blend(module, heard.under(name), 1 - keep)

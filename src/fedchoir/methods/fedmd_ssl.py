@@ -1,0 +1,38 @@
+"""FedMD on features: Li and Wang's consensus on public data, between clients whose images have no labels."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn.functional import l1_loss
+
+from fedchoir.federation.client import Client
+from fedchoir.federation.payload import Payload, says
+from fedchoir.federation.phases import PublicBatch, Round, Script
+from fedchoir.federation.training import Batch
+from fedchoir.methods.method import PublicMethod
+from fedchoir.methods.self_supervised import SelfSupervised
+
+
+class FedMDFeatures(SelfSupervised, PublicMethod):
+    """Public phase: L1 distance between own calibrated features Z and the mean of everyone's. Then BYOL at home."""
+
+    name = "fedmd-ssl"
+    title = "self-supervised, features on public data drawn to their mean (L1)"
+    paper = "Li and Wang, 2019, as in Liu et al., 2022"
+
+    def round(self, r: Round) -> Script:
+        yield from self.hear_correlations(r)
+        yield from super().round(r)
+        yield from self.share_correlations()
+
+    @property
+    def dims(self) -> dict[str, int]:
+        return {"N": self.params.dim}
+
+    @says(features="B N")
+    def speak(self, client: Client, batch: PublicBatch) -> Payload:
+        with client.speaking():
+            return Payload(features=self.calibrated(client, client.look(batch)))
+
+    def public_loss(self, client: Client, batch: Batch) -> Tensor:
+        return l1_loss(self.calibrated(client, batch.images), batch["features"])

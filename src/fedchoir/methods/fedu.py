@@ -1,0 +1,35 @@
+"""FedU. Zhuang et al., Collaborative Unsupervised Visual Representation Learning from Decentralized Data, ICCV 2021."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from fedchoir.federation.client import Client
+from fedchoir.federation.payload import Payload
+from fedchoir.methods.fedbyol import FedBYOL, blend, divergence, online
+from fedchoir.methods.self_supervised import SelfSupervisedParams
+
+
+class FedUParams(SelfSupervisedParams):
+    threshold: float = Field(
+        0.4, ge=0, description="μ: the predictor is updated if a layer of the encoder diverged less on average (L2)"
+    )
+
+
+class FedU(FedBYOL):
+    """The online encoder goes on from the average; the predictor only where the client's own encoder had not diverged
+    from it, for else the average would not fit the client's images. The target network stays the client's own."""
+
+    name = "fedu"
+    title = "self-supervised, predictor updated unless diverged"
+    paper = "Zhuang et al., ICCV 2021"
+    Params = FedUParams
+    params: FedUParams
+
+    def download(self, client: Client, heard: Payload) -> None:
+        near = divergence(client.model, heard.under("weights")) < self.params.threshold
+        for name, module in online(client).items():
+            if name == "predictor":
+                blend(module, heard.under(name), near.float())
+            else:
+                module.load_state_dict(heard.under(name))

@@ -1,0 +1,1 @@
+"""Learning without labels: objectives over two views, FedFoA's correlations, and how such an encoder is judged."""
