@@ -1,0 +1,235 @@
+"""Cross-training: who gets whose model, what the server computes, the losses, and classes that are rare or missing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy, normalize
+
+from fedchoir import Experiment, methods, run
+from fedchoir.data.images import ImageSet
+from fedchoir.errors import UsageError
+from fedchoir.federation.client import Client
+from fedchoir.federation.payload import Payload
+from fedchoir.federation.task import ClientCard, Task
+from fedchoir.federation.training import Batch
+from fedchoir.methods.fedct import FedCT
+from fedchoir.methods.fedexg import BASES, FedExg
+from fedchoir.models import build
+
+CLASSES = 5
+MODEL = "resnet10@4"
+
+
+def a_task(clients: int = 3) -> Task:
+    cards = tuple(ClientCard(f"c{k}", MODEL, 10 + k, 10, "global") for k in range(clients))
+    return Task(tuple("abcde"), cards, rounds=2, seed=3, image_size=16)
+
+
+def a_method(cls: type[FedExg] = FedCT, clients: int = 3, **settings: Any) -> Any:
+    return cls(cls.Params(image_size=16, local_epochs=1, local_batch=8, **settings), a_task(clients))
+
+
+def a_client(method: FedExg, index: int = 0, labels: tuple[int, ...] = (0, 1, 2, 3) * 3) -> Client:
+    torch.manual_seed(index)
+    pixels = torch.randint(0, 256, (len(labels), 3, 16, 16), dtype=torch.uint8)
+    private = ImageSet(pixels, torch.tensor(labels))
+    return Client(
+        index, f"c{index}", build(MODEL, CLASSES, image_size=16), private, settings=method.params, seed=3, rounds=2
+    )
+
+
+# -- phase I -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("base", list(BASES))
+def test_every_base_changes_local_training_alone(base: str) -> None:
+    """So phase I can be its ``practise``: what is sent and how it is averaged stay FedAvg's."""
+    for function in ("round", "upload", "download", "global_weights", "extra_modules", "opening"):
+        assert getattr(BASES[base], function) is getattr(BASES["fedavg"], function)
+
+
+def test_options_of_the_base_are_checked() -> None:
+    values: dict[str, Any] = {"method": "fedct", "scenario": "cifar10", "device": "cpu"}
+    for options, message in (({"mu": -1}, "mu"), ({"nu": 1}, "nu"), ({"local_lr": 1.0}, "whole run")):
+        with pytest.raises(UsageError, match=f"base_options = .*{message}"):
+            run(Experiment(**values, settings={"base": "moon", "base_options": options}))
+
+
+# -- phase II ------------------------------------------------------------------------------------------------------
+
+
+def said_by(method: FedExg, clients: list[Client]) -> dict[int, Payload]:
+    return {c.index: method.offer(c) for c in clients}
+
+
+def test_prototypes_are_class_means_of_features() -> None:
+    method = a_method()
+    client = a_client(method, labels=(0, 0, 2, 2, 2))
+    payload = method.offer(client)
+    images = torch.cat([x for x, _ in client.private_chunks()])
+    with torch.no_grad():
+        h = client.model.eval().features(images)
+    assert payload["present"].tolist() == [True, False, True, False, False]
+    torch.testing.assert_close(payload["prototypes"][0], h[:2].mean(0))
+    torch.testing.assert_close(payload["prototypes"][2], h[2:].mean(0))
+    assert not payload["prototypes"][[1, 3, 4]].any()
+
+
+@pytest.mark.parametrize("model", [MODEL, "alexnet@4"])  # the second has dropout in its classifier
+def test_the_consistency_matrix_is_each_classifier_on_each_set_of_prototypes(model: str) -> None:
+    cards = tuple(ClientCard(f"c{k}", model, 10, 10, "global") for k in range(3))
+    method = a_method()
+    method.task = replace(method.task, clients=cards, image_size=32)
+    heads, said = [], {}
+    for k in range(3):
+        torch.manual_seed(k)
+        twin = build(model, CLASSES, image_size=32).eval()
+        heads.append(twin)
+        u = torch.randn(CLASSES, twin.feature_dim)
+        present = torch.tensor([k != 0, True, False, k != 1, k == 2])
+        weights = {f"weights/{n}": t for n, t in twin.state_dict().items()}
+        said[k] = Payload(weights, prototypes=u, present=present)
+    v = method.consistency(said)
+    for i in range(3):
+        for j in range(3):
+            kept = said[j]["present"].nonzero().flatten()
+            with torch.no_grad():
+                expected = cross_entropy(heads[i].classify(said[j]["prototypes"][kept]), kept)
+            torch.testing.assert_close(v[i, j], expected)
+
+
+def test_models_go_where_the_matrix_says() -> None:
+    v = torch.tensor([[0.0, 1.0, 9.0, 9.0], [9.0, 0.0, 1.0, 9.0], [9.0, 9.0, 0.0, 1.0], [1.0, 9.0, 9.0, 0.0]])
+    said = {k: Payload(prototypes=torch.full((5, 2), float(k)), present=torch.ones(5).bool()) for k in (3, 5, 7, 9)}
+    totals = {}
+    for rule in ("consistency", "inconsistency", "random"):
+        method = a_method(clients=10, broadcast=rule)
+        method.consistency = lambda models: v
+        sent = method.broadcast(said, 0, 0)
+        where = {int(p["prototypes"][0, 0]): target for target, p in sent.items()}
+        assert sorted(where) == sorted(sent) == [3, 5, 7, 9]
+        assert all(source != target for source, target in where.items())
+        keys = list(said)
+        totals[rule] = sum(float(v[keys.index(a), keys.index(b)]) for a, b in where.items())
+    assert totals["consistency"] == 4.0
+    assert totals["inconsistency"] == 36.0
+    assert totals["consistency"] <= totals["random"] <= totals["inconsistency"]
+
+
+def test_global_prototypes_are_the_mean_over_those_who_have_the_class() -> None:
+    method = a_method(broadcast="random", lambda_fuse=0.25)
+    one = Payload(
+        prototypes=torch.tensor([[1.0], [5.0], [0.0], [0.0], [0.0]]), present=torch.tensor([1, 1, 0, 0, 0]) > 0
+    )
+    two = Payload(
+        prototypes=torch.tensor([[3.0], [0.0], [7.0], [0.0], [0.0]]), present=torch.tensor([1, 0, 1, 0, 0]) > 0
+    )
+    sent = method.broadcast({0: one, 1: two}, 0, 0)
+    for target, source in ((0, two), (1, one)):
+        heard = sent[target]
+        assert heard["global_prototypes"].flatten().tolist() == [2.0, 5.0, 7.0, 0.0, 0.0]
+        assert heard["known"].tolist() == [True, True, True, False, False]
+        assert torch.equal(heard["prototypes"], source["prototypes"])
+    fused, known = method.guides(sent[1])  # with one's own view of classes 0 and 1, and the global one of class 2
+    assert fused.flatten().tolist() == [0.25 * 2 + 0.75 * 1, 5.0, 7.0, 0.0, 0.0]
+    assert known.tolist() == [True, True, True, False, False]
+
+
+# -- phase III -----------------------------------------------------------------------------------------------------
+
+
+def a_lesson(method: FedCT, known: tuple[bool, ...] = (True,) * 4 + (False,)) -> tuple[Client, Batch]:
+    client = a_client(method)
+    torch.manual_seed(11)
+    client.memory["prototypes"] = torch.randn(CLASSES, client.model.feature_dim).abs()
+    client.memory["known"] = torch.tensor(known)
+    client.model.eval()
+    return client, Batch(torch.randn(6, 3, 16, 16), torch.tensor([0, 1, 2, 3, 3, 1]))
+
+
+def by_hand(client: Client, batch: Batch, p: Any, known: list[int]) -> dict[str, float]:
+    """CE, APCL and L_mix sample by sample."""
+    u = client.memory["prototypes"]
+    h, z = client.model.both(batch.images)
+    contrast, mixed, partners = [], [], []
+    for b, y in enumerate(batch.labels.tolist()):
+        hybrid = h[b] + p.lambda_hy * (h[b] - u[y])
+        cosines = {k: float(normalize(hybrid, dim=0) @ normalize(u[k], dim=0)) / p.tau2 for k in known}
+        contrast.append(np.log(sum(np.exp(v) for v in cosines.values())) - cosines[y])
+        other = h[b - 1], int(batch.labels[b - 1])
+        proto = u[known[b % len(known)]], known[b % len(known)]
+        for store, (f, label) in ((mixed, other), (partners, proto)):
+            logits = client.model.classify(p.lambda_mix * h[b] + (1 - p.lambda_mix) * f)
+            log_p = torch.log_softmax(logits, 0)
+            store.append(-float(p.lambda_mix * log_p[y] + (1 - p.lambda_mix) * log_p[label]))
+    return {
+        "ce": float(cross_entropy(z, batch.labels)),
+        "apcl": float(np.mean(contrast)),
+        "samples": float(np.mean(mixed)),
+        "prototypes": float(np.mean(partners)),
+    }
+
+
+@pytest.mark.parametrize("mix_with", ["samples", "prototypes", "both"])
+def test_the_loss_is_equation_13(mix_with: str) -> None:
+    options = {"kappa": 2.0, "eta": 0.3, "tau2": 0.4, "lambda_hy": 0.3, "lambda_mix": 0.7, "mix_with": mix_with}
+    method = a_method(**options)
+    client, batch = a_lesson(method)
+    with torch.no_grad():
+        part = by_hand(client, batch, method.params, [0, 1, 2, 3])
+        mix = (part["samples"] + part["prototypes"]) / 2 if mix_with == "both" else part[mix_with]
+        expected = part["ce"] + 2.0 * part["apcl"] + 0.3 * mix
+        assert float(method.cross_loss(client, batch)) == pytest.approx(expected, rel=1e-5)
+        for off, left in (("use_apcl", part["ce"] + 0.3 * mix), ("use_mfa", part["ce"] + 2.0 * part["apcl"])):
+            other = a_method(**options, **{off: False})
+            assert float(other.cross_loss(client, batch)) == pytest.approx(left, rel=1e-5)
+
+
+def test_a_class_without_a_prototype_takes_no_part() -> None:
+    """The loss does not depend on the prototype of a class that nobody has, and classes that are known take turns."""
+    method = a_method()
+    client, batch = a_lesson(method, known=(True, True, False, True, False))
+    before = method.cross_loss(client, batch)
+    client.memory["prototypes"][[2, 4]] = float("inf")
+    mixed = a_method(use_apcl=False).cross_loss(client, batch)  # class 2 is known to no one, yet batch has one
+    assert torch.isfinite(mixed)
+    client.memory["prototypes"][[2, 4]] = 1e6
+    torch.testing.assert_close(method.cross_loss(client, batch), before)
+
+
+def test_pgct_is_held_to_the_local_view_alone() -> None:
+    method = a_method(methods.get("pgct"))
+    heard = Payload(prototypes=torch.ones(5, 2), present=torch.tensor([1, 0, 1, 0, 0]) > 0)
+    u, known = method.guides(heard)
+    assert torch.equal(u, heard["prototypes"])
+    assert torch.equal(known, heard["present"])
+
+
+def test_each_exchange_sees_the_data_in_a_new_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    method = a_method(FedExg, exchanges=2)
+    client = a_client(method)
+    client.phase = "cross_train"
+    firsts = []
+    monkeypatch.setattr(client, "fit", lambda loss, *, epochs, first, phase: firsts.append((epochs, first)))
+    for number in (0, 1, 2):
+        weights = {f"weights/{n}": t for n, t in client.model.state_dict().items()}
+        method.cross_train(client, Payload(weights, scalars={"exchange": number}))
+    assert firsts == [(1, 0), (1, 1), (1, 2)]
+    method.cross_train(client, None)  # no model came: it keeps its own and does nothing
+    assert len(firsts) == 3
+
+
+def test_heterogeneous_clients_are_refused() -> None:
+    cards = tuple(ClientCard(f"c{k}", model, 10, 10, "global") for k, model in enumerate(("mlp", MODEL)))
+    task = replace(a_task(), clients=cards)
+    with pytest.raises(UsageError, match="fedct exchanges weights, so all clients need one architecture"):
+        FedCT(FedCT.Params(), task)
+
+
+def test_the_temperature_has_two_names() -> None:
+    assert FedCT.Params(tau2=0.05) == FedCT.Params(prototype_temperature=0.05)
