@@ -14,7 +14,7 @@ from fedchoir.federation.client import Client, Frozen
 from fedchoir.federation.phases import PublicBatch
 from fedchoir.federation.public import PublicView
 from fedchoir.federation.settings import Settings
-from fedchoir.federation.training import Batch
+from fedchoir.federation.training import Batch, EagerTrainer
 from fedchoir.models import build
 
 
@@ -169,7 +169,13 @@ def test_learning_rate_falls_over_the_rounds() -> None:
     c = client(local_lr=0.1, optimizer="sgd")
     c.round = 2
     rates: list[float] = []
-    c.trainer = type("T", (), {"train": lambda s, k, o, *_: rates.append(o.param_groups[0]["lr"]) or torch.zeros(())})()
+
+    class Watch(EagerTrainer):
+        def train(self, k: Client, optimizer: torch.optim.Optimizer, *rest: Any) -> torch.Tensor:
+            rates.append(optimizer.param_groups[0]["lr"])
+            return torch.zeros(())
+
+    c.trainer = Watch()
     c.fit(loss)
     assert rates == [pytest.approx(0.1 * (1 - 0.9 * 2 / 4))]
 

@@ -176,9 +176,7 @@ class Client:
         """What is learned: parts without gradient (a target network) are not."""
         return [p for p in (*self.model.parameters(), *self.parts.parameters()) if p.requires_grad]
 
-    def _optimizer(
-        self, name: str, algorithm: str, lr: float, weight_decay: float, momentum: float = 0.0
-    ) -> Optimizer:
+    def _optimizer(self, name: str, algorithm: str, lr: float, weight_decay: float, momentum: float = 0.0) -> Optimizer:
         return self.trainer.optimizer(self, name, algorithm, lr=lr, weight_decay=weight_decay, momentum=momentum)
 
     def _public_optimizer(self) -> Optimizer:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 if TYPE_CHECKING:
     from fedchoir.federation.client import Client
@@ -34,14 +35,24 @@ Loss = Callable[["Client", Batch], Tensor]
 class Trainer(Protocol):
     """How optimiser steps are run: plainly, or captured and replayed."""
 
-    def train(self, client: Client, optimizer: torch.optim.Optimizer, loss: Loss, batches: Iterable[Batch]) -> Tensor:
+    def optimizer(
+        self, client: Client, name: str, algorithm: str, *, lr: float, weight_decay: float, momentum: float
+    ) -> Optimizer:
+        """An optimiser at its start over what the client learns; ``name`` says what for."""
+
+    def train(self, client: Client, optimizer: Optimizer, loss: Loss, batches: Iterable[Batch]) -> Tensor:
         """One optimiser step for each batch; the mean loss, still on the device."""
 
 
 class EagerTrainer:
     """Forward, backward, step. Nothing is read back from the device before the last batch."""
 
-    def train(self, client: Client, optimizer: torch.optim.Optimizer, loss: Loss, batches: Iterable[Batch]) -> Tensor:
+    def optimizer(
+        self, client: Client, name: str, algorithm: str, *, lr: float, weight_decay: float, momentum: float
+    ) -> Optimizer:
+        return new_optimizer(algorithm, client.parameters(), lr=lr, weight_decay=weight_decay, momentum=momentum)
+
+    def train(self, client: Client, optimizer: Optimizer, loss: Loss, batches: Iterable[Batch]) -> Tensor:
         total = torch.zeros((), device=client.device)
         count = 0
         for batch in batches:
@@ -52,3 +63,18 @@ class EagerTrainer:
             total += value.detach()
             count += 1
         return total / max(count, 1)
+
+
+def new_optimizer(
+    algorithm: str,
+    parameters: list[nn.Parameter],
+    *,
+    lr: float | Tensor,
+    weight_decay: float,
+    momentum: float,
+    capturable: bool = False,
+) -> Optimizer:
+    """Adam or SGD, as one kernel over all parameters."""
+    if algorithm == "sgd":
+        return torch.optim.SGD(parameters, lr=lr, momentum=momentum, weight_decay=weight_decay, fused=True)
+    return torch.optim.Adam(parameters, lr=lr, weight_decay=weight_decay, fused=True, capturable=capturable)

@@ -1,0 +1,167 @@
+"""The fast path on a GPU: each kind of training step is captured once as a CUDA graph and then replayed.
+
+A replay costs one launch instead of a thousand, and the host reads nothing back. What a captured step may depend on is
+what a client's function may depend on between real sites too: the batch, the client's own tensors, and the settings.
+Where a loss looks at the number of the round, or where capture is impossible (a QR or SVD in the loss), the step is
+captured anew or run plainly; the numbers are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from fedchoir.federation.client import Client
+from fedchoir.federation.training import Batch, EagerTrainer, Loss, new_optimizer
+
+Run = Callable[[], None]
+Recorder = Callable[[Run], Run]
+"""Takes a function without arguments, gives one that does the same again."""
+
+WARM_UPS = 2  # cuDNN chooses its algorithms and optimisers make their state before anything can be captured
+
+
+def record_cuda(run: Run) -> Run:
+    """Capture what ``run`` launches as a CUDA graph."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    return graph.replay
+
+
+def record_plainly(run: Run) -> Run:
+    """No capture: the step is run again. For tests of everything else on a CPU."""
+    return run
+
+
+@dataclass
+class _Step:
+    """One captured step: its inputs lie at fixed addresses, its loss appears at another."""
+
+    batch: Batch
+    loss: Tensor
+    replay: Run
+    places: int = 0
+    round: int | None = None
+
+    def __call__(self, batch: Batch) -> Tensor:
+        for mine, new in zip(tensors_of(self.batch), tensors_of(batch), strict=True):
+            mine.copy_(new, non_blocking=True)
+        self.replay()
+        return self.loss
+
+
+@dataclass
+class ReplayTrainer:
+    """A `Trainer` that captures steps. Optimisers are kept and set back to their start instead of being rebuilt."""
+
+    record: Recorder = record_cuda
+    plain: EagerTrainer = field(default_factory=EagerTrainer)
+    _steps: dict[Hashable, _Step] = field(default_factory=dict)
+    _optimizers: dict[Hashable, Optimizer] = field(default_factory=dict)
+    _impossible: set[Hashable] = field(default_factory=set)
+
+    def optimizer(
+        self, client: Client, name: str, algorithm: str, *, lr: float, weight_decay: float, momentum: float
+    ) -> Optimizer:
+        key = (client.index, name, algorithm, weight_decay, momentum)
+        if key not in self._optimizers:
+            on_gpu = client.device.type == "cuda"
+            rate = torch.tensor(lr, device=client.device, dtype=torch.float32 if on_gpu else torch.float64)
+            self._optimizers[key] = new_optimizer(
+                algorithm, client.parameters(), lr=rate, weight_decay=weight_decay, momentum=momentum, capturable=on_gpu
+            )
+        optimizer = self._optimizers[key]
+        optimizer._optimizer_step_post_hooks.clear()  # captured steps have them inside
+        for group in optimizer.param_groups:
+            group["lr"].fill_(lr)
+        for slots in optimizer.state.values():
+            for tensor in slots.values():
+                if isinstance(tensor, Tensor):
+                    tensor.zero_()
+        return optimizer
+
+    def train(self, client: Client, optimizer: Optimizer, loss: Loss, batches: Iterable[Batch]) -> Tensor:
+        total = torch.zeros((), device=client.device)
+        count = 0
+        places = hash(tuple(t.data_ptr() for t in client.memory.tensors()))
+        for batch in batches:
+            step = self._step(client, optimizer, loss, batch, places)
+            total += step(batch) if step else self.plain.train(client, optimizer, loss, [batch])
+            count += 1
+        return total / max(count, 1)
+
+    def _step(self, client: Client, optimizer: Optimizer, loss: Loss, batch: Batch, places: int) -> _Step | None:
+        """The captured step for this kind of batch; None where it cannot be captured. It is good as long as what the
+        client remembers stays in its place, and, if its loss looked at the number of the round, for one round."""
+        kind = key_of(client, optimizer, loss, batch)
+        if kind is None or kind in self._impossible:
+            return None
+        known = self._steps.get(kind)
+        if known is not None and known.places == places and known.round in (None, client.round):
+            return known
+        client.round_was_read = False
+        try:
+            step = self._capture(client, optimizer, loss, batch)
+        except RuntimeError:
+            self._impossible.add(kind)
+            return None
+        step.places, step.round = places, client.round if client.round_was_read else None
+        self._steps[kind] = step
+        return step
+
+    def _capture(self, client: Client, optimizer: Optimizer, loss: Loss, batch: Batch) -> _Step:
+        static = Batch(batch.images.clone(), batch.labels.clone(), {k: t.clone() for k, t in batch.targets.items()})
+        value = torch.zeros((), device=client.device)
+
+        def run() -> None:
+            optimizer.zero_grad(set_to_none=True)
+            result = loss(client, static)
+            result.backward()
+            optimizer.step()
+            value.copy_(result.detach())
+
+        before = keep(client, optimizer)
+        for _ in range(WARM_UPS):
+            run()
+        give_back(client, optimizer, before)
+        return _Step(static, value, self.record(run))
+
+
+def key_of(client: Client, optimizer: Optimizer, loss: Loss, batch: Batch) -> Hashable | None:
+    """What two steps must share to be one: the loss of the same method, the same shapes, the same optimiser.
+
+    Only methods' own functions are captured: a function made on the spot may hold anything.
+    """
+    function, owner = getattr(loss, "__func__", None), getattr(loss, "__self__", None)
+    if function is None:
+        return None
+    shapes = tuple((tuple(t.shape), t.dtype) for t in tensors_of(batch))
+    return (client.index, id(optimizer), function, id(owner), tuple(sorted(batch.targets)), shapes)
+
+
+def tensors_of(batch: Batch) -> list[Tensor]:
+    return [batch.images, batch.labels, *(batch.targets[name] for name in sorted(batch.targets))]
+
+
+def keep(client: Client, optimizer: Optimizer) -> list[tuple[Tensor, Tensor]]:
+    """Copies of all that a warm-up step would change."""
+    state = [t for slots in optimizer.state.values() for t in slots.values() if isinstance(t, Tensor)]
+    own = [*client.model.state_dict().values(), *client.parts.state_dict().values()]
+    return [(t, t.detach().clone()) for t in [*own, *state]]
+
+
+def give_back(client: Client, optimizer: Optimizer, before: list[tuple[Tensor, Tensor]]) -> None:
+    """Undo the warm-up. Optimiser state that it created was empty before: zeros mean the same."""
+    known = {id(t) for t, _ in before}
+    with torch.no_grad():
+        for tensor, copy in before:
+            tensor.copy_(copy)
+        for slots in optimizer.state.values():
+            for tensor in slots.values():
+                if isinstance(tensor, Tensor) and id(tensor) not in known:
+                    tensor.zero_()

@@ -1,0 +1,111 @@
+"""The replaying trainer against the plain one. On a CPU a recorded step is run again instead of replayed: all the rest
+(fixed inputs, kept optimisers, warm-ups undone, steps used again) is the same code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from fedchoir import Experiment, methods, run, runner
+from fedchoir.engines.local import LocalEngine
+from fedchoir.engines.replay import ReplayTrainer, record_plainly
+from fedchoir.federation.client import Client
+from fedchoir.federation.training import Batch
+
+NAMES = [name for name in methods.registry()]
+
+
+def numbers(experiment: Experiment) -> list[Any]:
+    lines = (experiment.out / "events.jsonl").read_text().splitlines()  # type: ignore[operator]
+    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_method_gives_the_same_numbers(
+    name: str, small: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, replayed = small(name, "plain", rounds=3), small(name, "replayed", rounds=3)
+    run(plain)
+    trainers: list[ReplayTrainer] = []
+    build = LocalEngine.__init__
+
+    def with_replay(self: LocalEngine, *arguments: Any, **options: Any) -> None:
+        build(self, *arguments, **options)
+        trainers.append(ReplayTrainer(record=record_plainly))
+        for client in self.clients:
+            client.trainer = trainers[0]
+
+    monkeypatch.setattr(runner.LocalEngine, "__init__", with_replay)
+    run(replayed)
+    assert numbers(plain) == numbers(replayed)
+
+
+class Probe:
+    """A method's loss that counts how often it is recorded."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.look_at_round = False
+
+    def loss(self, client: Client, batch: Batch) -> torch.Tensor:
+        self.calls += 1
+        factor = client.round if self.look_at_round else 1.0
+        bonus = sum(t.sum() for t in client.memory.tensors() if t.dtype == torch.float32)
+        return client.logits(batch.images).square().mean() * factor + 0 * bonus
+
+
+@pytest.fixture
+def client(small: Callable[..., Experiment]) -> Client:
+    experiment = small("solo")
+    plan = runner.experiments.plan(experiment)
+    scenario = runner.load(plan)
+    method = methods.get("solo")(plan.params, runner.make_task(plan, scenario, None))
+    made = LocalEngine(method, scenario, None, device=torch.device("cpu")).clients[0]
+    made.trainer = ReplayTrainer(record=lambda run: lambda: None)  # a replay that does nothing: only records count
+    return made
+
+
+def test_a_step_is_recorded_once_for_each_shape(client: Client) -> None:
+    probe = Probe()
+    client.fit(probe.loss)
+    first = probe.calls
+    assert first == 2  # 48 images in batches of 16: one shape; two warm-ups
+    client.begin(1)
+    client.memory["x"] = torch.ones(3)
+    client.fit(probe.loss)
+    assert probe.calls == 2 * first  # something new to remember: recorded again
+    client.begin(2)
+    client.memory["x"] = torch.zeros(3)
+    client.fit(probe.loss)
+    assert probe.calls == 2 * first  # in the same place: not recorded again
+
+
+def test_a_loss_that_looks_at_the_round_is_recorded_every_round(client: Client) -> None:
+    probe = Probe()
+    probe.look_at_round = True
+    for index in range(3):
+        client.begin(index)
+        client.fit(probe.loss)
+    assert probe.calls == 3 * 2
+
+
+def test_functions_made_on_the_spot_are_never_recorded(client: Client) -> None:
+    calls = []
+    client.fit(lambda k, b: calls.append(1) or k.logits(b.images).square().mean(), epochs=1)
+    assert len(calls) == 3
+
+
+def test_what_cannot_be_captured_runs_plainly(client: Client) -> None:
+    def refuse(run: Any) -> Any:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    client.trainer = ReplayTrainer(record=refuse)
+    probe = Probe()
+    before = client.snapshot()
+    client.fit(probe.loss, epochs=2)
+    assert probe.calls == 2 + 6
+    assert any(not torch.equal(before[n], t) for n, t in client.snapshot().items())
