@@ -26,7 +26,7 @@ class FedAvg(Method):
         if self.server:
             yield Step(self.download, heard=Payload(self.server))
         yield Step(self.practise)
-        self.server = dict((yield Exchange(self.upload, combine=self.weighting)))
+        self.server = dict((yield Exchange(self.upload, combine=self.weighting, dims=self.dims)))
 
     def global_weights(self) -> dict[str, Tensor] | None:
         return Payload(self.server).under("weights") or None

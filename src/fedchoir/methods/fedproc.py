@@ -40,6 +40,10 @@ class FedProc(FedAvg):
     def weighting(self) -> Combine:
         return each(weights=super().weighting, prototypes=mean, owned=mean)
 
+    @property
+    def dims(self) -> dict[str, int]:
+        return {"d": self.architecture.feature_dim}
+
     @says(weights=MODEL, prototypes="C d", owned="C")
     def upload(self, client: Client) -> Payload:
         """The weights; the mean feature of each class (C×d, zeros where there is none) and which there are (C)."""

@@ -113,6 +113,11 @@ class Method:
         client.model.eval()
         return accuracy(client.logits, test, self.task.top_k)
 
+    @property
+    def dims(self) -> dict[str, int]:
+        """The method's own dimensions in the declarations of what its clients send."""
+        return {}
+
     # -- phases that many methods share ----------------------------------------------------------------------------
 
     def pretrain(self, client: Client) -> None:
@@ -131,7 +136,7 @@ class Method:
 
     def average(self) -> Script:
         """Parameter averaging, weights and BatchNorm buffers: ``yield from self.average()``."""
-        weights = yield Exchange(self.upload, combine=self.weighting)
+        weights = yield Exchange(self.upload, combine=self.weighting, dims=self.dims)
         yield Step(self.download, heard=weights)
 
     def averages(self, when: str) -> bool:
@@ -185,11 +190,6 @@ class PublicMethod(Method):
     def voice(self) -> Voice:
         """What clients speak with; a method whose options change what must travel has several voices."""
         return self.speak
-
-    @property
-    def dims(self) -> dict[str, int]:
-        """The method's own dimensions in the declarations of its voices."""
-        return {}
 
     def combine(self) -> Combiner:
         """How the server combines what clients say."""
