@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -37,3 +38,28 @@ def ui(
             server.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:
             console.print("bye")
+
+
+class Picture(StrEnum):
+    png = "png"
+    svg = "svg"
+
+
+def analyse(
+    folder: Annotated[Path, typer.Argument(help="The folder of one run.")],
+    only: Annotated[list[str] | None, typer.Option(help="Only this figure; may be given several times.")] = None,
+    kind: Annotated[Picture, typer.Option("--format", help="png or svg.")] = Picture.png,
+    data_root: Annotated[Path | None, typer.Option(help="Where data sets lie (else FEDCHOIR_DATA).")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+) -> None:
+    """Make the papers' figures from a run: its models are rebuilt from the last checkpoint."""
+    from fedchoir.analysis import analyse as figures
+    from fedchoir.analysis.load import load_run
+
+    def tell(outcome: figures.Outcome) -> None:
+        came = f"[green]{outcome.file}[/]" if outcome.file else f"[dim]not here: {outcome.why_not}[/]"
+        console.print(f"{outcome.name:22} {came}", soft_wrap=True)
+
+    run = load_run(folder, data_root=data_root, device=device)
+    figures.analyse(run, only=only, kind=kind.value, tell=tell)
+    console.print(f"in {folder}/analysis; [bold]fedchoir report {folder}[/] shows them", soft_wrap=True)

@@ -1,0 +1,1 @@
+"""What the papers' figures show, computed from a finished run."""
