@@ -159,10 +159,10 @@ def play(
     from fedchoir.report.tables import find_results
 
     quiet = Console(stderr=True) if style is not Style.terminal else console  # a table on stdout stands alone
-    quiet.print(f"[bold]{title}[/] · {len(planned)} runs · {folder}/", highlight=False)
+    quiet.print(f"[bold]{title}[/] · {len(planned)} runs · {folder}/", highlight=False, soft_wrap=True)
     if dry_run:
         for job in planned:
-            quiet.print(job.name, markup=False, highlight=False)
+            quiet.print(job.name, markup=False, highlight=False, soft_wrap=True)
         return
     write_manifest(folder, table, title, planned)
     with SweepView(quiet, planned) as view:
@@ -170,7 +170,7 @@ def play(
     done = [outcome.job.out for outcome in outcomes if outcome.state != "failed"]
     if done:
         show(find_results(done), style, "clients" if per_client else "accuracy")
-    quiet.print(summary(outcomes, folder), markup=False, highlight=False)
+    quiet.print(summary(outcomes, folder), markup=False, highlight=False, soft_wrap=True)
     if len(done) < len(outcomes):
         raise typer.Exit(1)
 

@@ -248,9 +248,10 @@ def _play(job: Job, threads: int, say: Callable[..., None]) -> None:
     import torch
 
     from fedchoir.runner import run
+    from fedchoir.ui.status import LiveStatus
 
     torch.set_num_threads(threads)
-    run(job.experiment, resume=True, observers=[_Teller(say)])
+    run(job.experiment, resume=True, observers=[_Teller(say), LiveStatus()])
 
 
 @contextmanager

@@ -16,6 +16,7 @@ A run is called by its scenario, its label (a variant's, or else the method) and
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ from fedchoir.data.catalogue import info
 from fedchoir.errors import UsageError
 from fedchoir.experiment import Experiment
 
+LONG = 60  # characters of a folder's name
 NOT_IN_LABEL = ("method", "scenario", "public", "models")
 """Fields of a grid that a table shows elsewhere than in the label of a row."""
 
@@ -63,7 +65,8 @@ class Overrides:
         """A suffix for the folder, so that a quick try does not lie in the folder of the real thing."""
         shown = {k: v for k, v in self.values.items() if k not in ("data_root", "device")} | dict(self.settings)
         scenario = () if self.scenario is None else (Path(self.scenario).name,)
-        return "".join(f"-{slug(part)}" for part in (*scenario, *(f"{k}={v}" for k, v in shown.items())))
+        tag = "".join(f"-{slug(part)}" for part in (*scenario, *(f"{k}={v}" for k, v in shown.items())))
+        return tag if len(tag) <= LONG else f"{tag[:LONG]}-{hashlib.sha256(tag.encode()).hexdigest()[:8]}"
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,7 @@ def _rounds_to(result: Result, target: float) -> int | None:
 
 
 def extra(result: Result, name: str) -> Any:
-    """What `find_results` knows beside a result: ``folder``, and of a sweep ``table`` and ``label``."""
+    """What `find_results` knows beside a result: ``folder``, and of a sweep ``table``, ``label`` and ``order``."""
     return (result.model_extra or {}).get(name)
 
 
@@ -108,7 +108,8 @@ def find_results(paths: Sequence[Path]) -> list[Result]:
         found += [path] if path.is_file() else sorted(path.rglob("result.json"))
     if not found:
         raise UsageError(f"no result.json in {', '.join(map(str, paths))}: no run there has finished yet")
-    return [load_result(path).model_copy(update=_beside(path.parent)) for path in dict.fromkeys(found)]
+    results = [load_result(path).model_copy(update=_beside(path.parent)) for path in dict.fromkeys(found)]
+    return sorted(results, key=lambda r: extra(r, "order") or 0)  # as in the sweep's file, else as found
 
 
 def _beside(folder: Path) -> dict[str, Any]:
@@ -116,9 +117,10 @@ def _beside(folder: Path) -> dict[str, Any]:
     try:
         sweep = json.loads((folder.parent / "sweep.json").read_text())
         label = sweep["runs"][folder.name]
+        order = list(sweep["runs"]).index(folder.name)
     except (OSError, ValueError, KeyError, TypeError):
         return {"folder": str(folder)}
-    return {"folder": str(folder), "table": sweep.get("table"), "label": label}
+    return {"folder": str(folder), "table": sweep.get("table"), "label": label, "order": order}
 
 
 def rows(results: Sequence[Result]) -> list[Row]:

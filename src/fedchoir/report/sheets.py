@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from rich import box
 from rich.markup import escape as plain_markup
 from rich.table import Table
 
@@ -35,9 +36,11 @@ def terminal(sheet: Sheet) -> Table:
     table = Table(
         title=plain_markup(sheet.title), title_justify="left", title_style="bold", header_style="bold cyan",
         caption=plain_markup("\n".join(sheet.notes)) or None, caption_justify="left",
+        box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0),
     )  # fmt: skip
     for i, name in enumerate(sheet.header):
-        table.add_column(name, justify="left" if i == 0 else "right")
+        words = [word for text in (name, *(line[i].text for line in sheet.lines)) for word in text.split()]
+        table.add_column(name, justify="left" if i == 0 else "right", overflow="fold", min_width=max(map(len, words)))
     for line in sheet.lines:
         style = "dim" if line[0].text.startswith(" ") else None
         table.add_row(*_marked(line, "[bold green]{}[/]", "[underline]{}[/]", plain_markup), style=style)

@@ -20,7 +20,6 @@ class SweepView:
     """One bar for the sweep and one for each run at work; not on a terminal, a line for each run that ends."""
 
     def __init__(self, console: Console, jobs: Sequence[Job]) -> None:
-        self._console = console
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -47,7 +46,8 @@ class SweepView:
             self._progress.advance(self._all)
             took = f" in {said['seconds']:.0f} s" if said["event"] == "finished" else ""
             why = f": {escape(said['why'])}" if said.get("why") else ""
-            self._progress.console.print(f"{escape(job.name)} {SAID[said['event']]}{took}{why}", highlight=False)
+            line = f"{escape(job.name)} {SAID[said['event']]}{took}{why}"
+            self._progress.console.print(line, highlight=False, soft_wrap=True)
 
     def __enter__(self) -> SweepView:
         self._progress.start()

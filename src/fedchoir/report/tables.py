@@ -41,14 +41,14 @@ def sheets(table_rows: Sequence[Row], view: View = "accuracy", target: float | N
 
 
 def accuracy_sheet(group: str, members: Sequence[Row], target: float | None = None) -> Sheet:
-    """Method by method: intra and inter with Δ to solo and the paper's number, rounds to a target, traffic, seconds."""
+    """Method by method: intra and inter, each with Δ to solo and the paper's number; rounds to a target, cost."""
     columns: list[tuple[str, list[Cell]]] = [("method", [Cell(row.label) for row in members])]
     columns.append(("seeds", [Cell(str(len(row.results))) for row in members]))
     for metric in METRICS:
         if any(row.number(metric) for row in members):
             columns += _metric_columns(members, metric)
     columns += _rounds_columns(members, target)
-    columns.append(("traffic / round", [Cell(readable_bytes(row.bytes_per_round)) for row in members]))
+    columns.append(("bytes / round", [Cell(readable_bytes(row.bytes_per_round)) for row in members]))
     columns.append(("seconds", [Cell(f"{row.seconds:.1f}") for row in members]))
     lines = zip(*(cells for _, cells in columns), strict=True)
     return Sheet(group, tuple(name for name, _ in columns), tuple(lines), _notes(members))
@@ -59,9 +59,9 @@ def _metric_columns(members: Sequence[Row], metric: str) -> list[tuple[str, list
     places = ranks(members, metric)
     made = [(f"{name} %", [Cell(_text(row.number(metric)), places.get(id(row))) for row in members])]
     if any(row.method == "solo" for row in members) and len(members) > 1:
-        made.append((f"Δ {name} to solo", [Cell(_signed(delta(members, row, metric))) for row in members]))
+        made.append(("Δ solo", [Cell(_signed(delta(members, row, metric))) for row in members]))
     if any(metric in row.published.printed for row in members):
-        made.append((f"paper {name} (ours − paper)", [Cell(_paper(row, metric)) for row in members]))
+        made.append(("paper (ours −)", [Cell(_paper(row, metric)) for row in members]))
     return made
 
 
@@ -131,7 +131,7 @@ def client_sheet(group: str, members: Sequence[Row], metric: str) -> Sheet:
     """As the papers print it: a column a client and the average; the paper's line under ours."""
     clients = [client["name"] for client in members[0].results[0].clients]
     arrow = " →" if metric == "inter" else ""
-    header = ("method", *(f"{name}{arrow}" for name in clients), "average", "Δ to solo")
+    header = ("method", *(f"{name}{arrow}" for name in clients), "average", "Δ solo")
     columns = [[n.mean for n in row.clients(metric)] for row in members]
     lines: list[tuple[Cell, ...]] = []
     for row in members:
@@ -145,8 +145,8 @@ def client_sheet(group: str, members: Sequence[Row], metric: str) -> Sheet:
         if (printed := row.published.printed.get(metric)) is not None:
             theirs = printed.clients if len(printed.clients) == len(clients) else (float("nan"),) * len(clients)
             shown = [Cell(NONE if v != v else f"{v:.2f}") for v in theirs]
-            gap = NONE if row.published.other_data else _signed(_gap(row, metric))
-            lines.append((Cell(f"  {printed.table}"), *shown, Cell(f"{printed.value:.2f}"), Cell(f"ours {gap}")))
+            gap = "" if row.published.other_data else f"ours {_signed(_gap(row, metric))}"
+            lines.append((Cell(f"  {printed.table}"), *shown, Cell(f"{printed.value:.2f}"), Cell(gap)))
     return Sheet(f"{group} · {metric}", header, tuple(lines), _notes(members))
 
 
@@ -163,18 +163,17 @@ def _place(value: float, column: Sequence[float]) -> int | None:
 
 
 def cost_sheet(group: str, members: Sequence[Row]) -> Sheet:
-    """Measured: bytes a round and client, model copies held, seconds a round in each phase, and what that is more than
-    the leanest method of the group."""
+    """Measured: bytes, models held, seconds of each phase, and what that is more than the leanest row of the group."""
     costs = [cost_of(row) for row in members]
     lean = min(costs, key=lambda cost: cost.seconds["total"])
-    header = (
-        "method", "sent / round and client", "received / round and client", "messages / round", "models held",
-        "public s / round", "local s / round", "test s / round", "total s / round", "added s / round",
-    )  # fmt: skip
+    header = ("method", "up", "down", "msgs", "models", "public s", "local s", "test s", "total s", "added s")
     lines = tuple(
         tuple(map(Cell, (row.label, *_cost_cells(cost, lean)))) for row, cost in zip(members, costs, strict=True)
     )
-    notes = ("models held: parameters and buffers that a client keeps between rounds, in sizes of its model",)
+    notes = (
+        "up, down: bytes of one client in a round; msgs (messages) and seconds: of all clients in a round",
+        "models: what a client keeps between rounds, its own model included, in sizes of its model",
+    )
     return Sheet(f"{group} · cost", header, lines, notes)
 
 
