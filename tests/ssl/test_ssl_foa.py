@@ -1,0 +1,109 @@
+"""FedFoA's plug-in: the mean of R over a round, who is heeded, and what is sent."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from tests.ssl.lone_client import alone
+
+from fedchoir import losses
+from fedchoir.errors import UsageError
+from fedchoir.federation.payload import Payload
+from fedchoir.ssl.foa import Correlations, choose
+
+
+def normal(seed: int, *shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def test_the_mean_of_a_round_is_the_mean_of_its_batches() -> None:
+    part = Correlations(4)
+    batches = [normal(seed, 9, 4) for seed in range(3)]
+    for z in batches:
+        part.term(z, None)
+    expected = np.zeros((4, 4))
+    for z in batches:
+        r = np.linalg.qr(z.double().numpy())[1]
+        expected += np.sign(np.diag(r))[:, None] * r / 3
+    np.testing.assert_allclose(part.mean().numpy(), expected, atol=1e-5)
+    part.reset()
+    assert (part.mean() == 0).all()
+
+
+def test_only_more_independent_peers_are_heeded() -> None:
+    part = Correlations(3)
+    z = normal(1, 8, 3).requires_grad_()
+    own = losses.feature_correlation(z)
+    peers = torch.stack([2 * own, 0.5 * own, 3 * torch.eye(3) + own])
+    traces = [r.trace().item() for r in peers]
+    assert traces[0] > own.trace() > traces[1]
+    term = part.term(z, peers)
+    expected = sum(losses.mutual_understanding(z, peers[j]) for j in (0, 2))
+    torch.testing.assert_close(term, expected)
+    assert part.term(z, peers[1:2]).item() == 0
+    assert part.term(z, torch.zeros(1, 3, 3)).item() == 0  # one that has seen no batch yet
+
+
+def test_a_last_batch_smaller_than_n_has_no_correlations() -> None:
+    part = Correlations(5)
+    assert part.term(normal(2, 4, 5), torch.eye(5)[None]).item() == 0
+    assert part.batches == 0
+
+
+def test_following_the_term_brings_features_nearer_to_the_peer() -> None:
+    """Gradient steps on Z alone: its R comes nearer to the R it is held against."""
+    z = normal(3, 12, 4).requires_grad_()
+    peer = 2 * losses.feature_correlation(normal(4, 12, 4))[None]
+    part = Correlations(4)
+    start = torch.dist(losses.feature_correlation(z), peer[0])
+    for _ in range(60):
+        (gradient,) = torch.autograd.grad(part.term(z, peer), z)
+        with torch.no_grad():
+            z -= 0.1 * gradient
+    assert torch.dist(losses.feature_correlation(z), peer[0]) < 0.5 * start
+
+
+def test_float32_features_of_a_collapsed_encoder_give_no_nan() -> None:
+    part = Correlations(6)
+    for z in (torch.ones(9, 6), torch.zeros(9, 6), normal(5, 9, 1).expand(9, 6).clone()):
+        z.requires_grad_()
+        (gradient,) = torch.autograd.grad(part.term(z, 3 * torch.eye(6).repeat(2, 1, 1)), z)
+        assert gradient.isfinite().all()
+    assert part.mean().isfinite().all()
+
+
+def test_peers_are_drawn_anew_every_round_and_never_oneself() -> None:
+    bank = {k: torch.full((1, 1), float(k)) for k in range(6)}
+    drawn = [choose(bank, range(6), 2, seed=0, index=index) for index in range(8)]
+    assert all(k not in rs.flatten().tolist() for heard in drawn for k, rs in heard.items())
+    assert len({tuple(heard[0].flatten().tolist()) for heard in drawn}) > 1
+    assert choose({0: torch.eye(1)}, [0], 0, seed=0, index=0) == {}
+
+
+def test_what_leaves_a_client_is_one_matrix_and_nothing_of_a_batch() -> None:
+    method, client = alone("fedfoa")
+    method.practise(client)
+    payload = method.tell(client)
+    assert {name: tuple(t.shape) for name, t in payload.items()} == {"correlation": (8, 8)}
+    assert payload.nbytes == 8 * 8 * 4
+    assert not payload.scalars
+    assert (payload["correlation"].tril(-1) == 0).all()
+
+
+def test_what_was_heard_is_heeded_and_forgotten_when_nothing_comes() -> None:
+    method, client = alone("fedfoa", foa_weight=1.0)
+    method.hear(client, Payload(correlations=100 * torch.eye(8)[None]))
+    method.practise(client)
+    far = client.report()["local_loss"]
+    method.hear(client, None)
+    method.practise(client)
+    assert far > client.report()["local_loss"] + 50
+
+
+def test_a_batch_smaller_than_dim_is_refused_in_one_line() -> None:
+    with pytest.raises(UsageError, match=r"^dim = 32 is not possible with foa: a has batches of 16 images.*$"):
+        alone("fedfoa", dim=32)
+    with pytest.raises(UsageError, match="a has batches of 10 images"):
+        alone("fedfoa", dim=12, count=10)
+    alone("byol", dim=32)
