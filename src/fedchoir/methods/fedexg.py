@@ -70,8 +70,10 @@ class FedExg(FedAvg):
         base = BASES[params.base]
         shared = {name: getattr(params, name) for name in Settings.model_fields}
         self.base = base(base.Params(**{**shared, **params.base_options}), task)
+        self.moves: list[list[tuple[int, int]]] = []  # of this round: for each exchange, whose model went to whom
 
     def round(self, r: Round) -> Script:
+        self.moves = []
         if self.server:
             yield Step(self.download, heard=Payload(self.server))
         yield Step(self.practise)  # phase I
@@ -97,8 +99,12 @@ class FedExg(FedAvg):
         """What every client gets: the model of another one."""
         senders = list(models)
         targets = derangement(self.costs(models, round_index, number))
+        self.moves.append([(i, senders[j]) for i, j in zip(senders, targets, strict=True)])
         order = {"exchange": float(number)}
-        return {senders[j]: Payload(models[i], scalars=order) for i, j in zip(senders, targets, strict=True)}
+        return {j: Payload(models[i], scalars=order) for i, j in self.moves[-1]}
+
+    def measures(self) -> dict[str, Any]:
+        return {"exchanges": self.moves}
 
     def costs(self, models: Models, round_index: int, number: int) -> Tensor:
         """N×N: what speaks against sending the model of the i-th of these clients to the j-th."""
