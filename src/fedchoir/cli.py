@@ -1,4 +1,5 @@
-"""The command line. Commands end with 0, with 2 on bad input (one line says what is wrong), with 3 below quorum."""
+"""The command line. Commands end with 0, with 2 on bad input (one line says what is wrong), with 3 below
+quorum, with 4 if a checkpoint could not be written."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from rich.table import Table
 
 from fedchoir import cli_report, cli_tables
 from fedchoir.cli_flower import app as flower_app
-from fedchoir.errors import QuorumError, UsageError
+from fedchoir.errors import QuorumError, StorageError, UsageError
 from fedchoir.plugins import add_plugin
 from fedchoir.version import __version__
 
@@ -38,6 +39,9 @@ def main() -> None:
     except UsageError as error:
         sys.stderr.write(f"fedchoir: {error}\n")
         sys.exit(2)
+    except StorageError as error:
+        sys.stderr.write(f"fedchoir: stopped: {error}. The checkpoint before it is intact: --resume continues.\n")
+        sys.exit(4)
     except QuorumError as error:
         sys.stderr.write(f"fedchoir: stopped: {error}. The last checkpoint is intact: --resume continues.\n")
         sys.exit(3)
@@ -211,6 +215,7 @@ app.command(
 app.command(epilog="Example: [bold]fedchoir report runs/[/]")(cli_report.report)
 app.command(epilog="Example: [bold]fedchoir ui runs/[/]")(cli_report.ui)
 app.command(epilog="Example: [bold]fedchoir analyse runs/my-run --format svg[/]")(cli_report.analyse)
+app.command()(cli_report.doctor)
 
 
 if __name__ == "__main__":

@@ -63,3 +63,25 @@ def analyse(
     run = load_run(folder, data_root=data_root, device=device)
     figures.analyse(run, only=only, kind=kind.value, tell=tell)
     console.print(f"in {folder}/analysis; [bold]fedchoir report {folder}[/] shows them", soft_wrap=True)
+
+
+def doctor(
+    data_root: Annotated[Path | None, typer.Option(help="Where data sets lie (else FEDCHOIR_DATA).")] = None,
+) -> None:
+    """Say what this machine has (devices, versions, disk, data) and what is missing."""
+    from rich.markup import escape
+
+    from fedchoir.doctor import examine
+
+    findings = examine(data_root)
+    marks = {"good": "[green]✓[/]", "absent": "[yellow]–[/]", "bad": "[red]✗[/]"}
+    for section in dict.fromkeys(finding.section for finding in findings):
+        console.print(f"[bold]{section}[/]")
+        for finding in (f for f in findings if f.section == section):
+            console.print(f"  {marks[finding.state]} {finding.name:<15} {escape(finding.text)}", soft_wrap=True)
+    if any(finding.section == "data" and finding.state == "absent" for finding in findings):
+        console.print("  [dim]fedchoir data show: where to get what is lacking[/]")
+    bad = [finding.name for finding in findings if finding.state == "bad"]
+    console.print(f"[red]to put right: {', '.join(bad)}[/]" if bad else "[green]ready[/]: fedchoir demo")
+    if bad:
+        raise typer.Exit(1)
