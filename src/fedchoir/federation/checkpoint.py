@@ -13,9 +13,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from torch import Tensor
 
-from fedchoir.errors import UsageError
+from fedchoir.errors import StorageError, UsageError
 from fedchoir.federation.payload import load_tensors, save_tensors
 
 
@@ -26,16 +27,22 @@ def save(
     facts: Mapping[str, Any],
 ) -> None:
     """Write the state after a round: one file of tensors for each name, and ``facts`` as JSON."""
-    folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"round-{round_index:05d}"
-    shutil.rmtree(target, ignore_errors=True)
-    target.mkdir()
-    for name, tensors in states:
-        save_tensors(target / f"{name}.safetensors", tensors)
-        _sync(target / f"{name}.safetensors")
-    write_json(target / "facts.json", dict(facts))
-    _sync(target)
-    write_json(folder / "latest.json", {"folder": target.name, "round": round_index})
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir()
+        for name, tensors in states:
+            save_tensors(target / f"{name}.safetensors", tensors)
+            _sync(target / f"{name}.safetensors")
+        write_json(target / "facts.json", dict(facts))
+        _sync(target)
+        write_json(folder / "latest.json", {"folder": target.name, "round": round_index})
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(target, ignore_errors=True)  # half a checkpoint only takes space that the next one needs
+        raise StorageError(
+            f"the checkpoint of round {round_index + 1} could not be written to {folder}: {error}"
+        ) from None
     for old in folder.glob("round-*"):
         if old != target:
             shutil.rmtree(old, ignore_errors=True)

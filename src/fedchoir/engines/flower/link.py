@@ -6,9 +6,11 @@ with an exit code here, and no app bundle is ever unpacked and run.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import secrets
+import signal
 import subprocess
 import sys
 import time
@@ -65,6 +67,12 @@ def environment(home: Path) -> dict[str, str]:
     return {**os.environ, **quiet, "FLWR_HOME": str(home), "PATH": path}
 
 
+def die_with_parent() -> None:
+    """In a child: be ended when the parent is, even by kill -9. (Linux; elsewhere a child may be left behind.)"""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # 1 is PR_SET_PDEATHSIG
+
+
 class Link:
     """A running SuperLink with its sites registered. Use it as a context manager: it ends with the block."""
 
@@ -117,7 +125,9 @@ class Link:
             command += ["--ssl-ca-certfile", str(f.ca), "--ssl-certfile", str(f.certificate)]
             command += ["--ssl-keyfile", str(f.key), "--enable-supernode-auth"]
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environment(self._work / "flwr"))
+            self._process = subprocess.Popen(
+                command, stdout=log, stderr=log, env=environment(self._work / "flwr"), preexec_fn=die_with_parent
+            )
         self._wait_until_ready()
 
     def _wait_until_ready(self) -> None:

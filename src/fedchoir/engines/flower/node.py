@@ -35,7 +35,7 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
 from fedchoir.engines.flower.codec import MAX_BLOB, Letter
-from fedchoir.engines.flower.link import ACQUIRE, environment, last_line
+from fedchoir.engines.flower.link import ACQUIRE, die_with_parent, environment, last_line
 from fedchoir.engines.flower.own_site import OwnSite
 from fedchoir.engines.flower.seal import check_seal
 from fedchoir.engines.flower.site import Worker
@@ -115,7 +115,7 @@ class Node:
             command += ["--root-certificates", str(options.ca), "--auth-supernode-private-key", str(options.key)]
         with self.log.open("wb") as log:
             self._supernode = subprocess.Popen(
-                command, stdout=log, stderr=log, env=environment(self.site.work / "flwr")
+                command, stdout=log, stderr=log, env=environment(self.site.work / "flwr"), preexec_fn=die_with_parent
             )
         self._connected = False
         self.tell(f"{self.site.name}: connecting to {options.server}")

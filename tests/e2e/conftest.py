@@ -1,0 +1,135 @@
+"""Real processes on 127.0.0.1: a server, and nodes that are started, killed and started again. All end with a test."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tomli_w
+from tests.conftest import draw_shapes
+
+SITES = {"green": ((0.1, 1, 0.1), 30), "red": ((1, 0.1, 0.1), 20)}
+MODELS = {"green": "mlp", "red": "resnet10@4"}
+SETTINGS = {"image_size": 16, "local_epochs": 2, "local_batch": 16, "public_size": 40, "public_batch": 16}
+PATIENCE = 240.0  # seconds that anything may take on a busy machine before a test gives up
+TROUBLE = Path(__file__).parent / "troubled.py"
+
+
+class Federation:
+    """Two sites and a server in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.running: list[subprocess.Popen[bytes]] = []
+        rng = np.random.default_rng(5)
+        (folder / "data").mkdir()
+        for name, (tint, noise) in SITES.items():
+            train, test = draw_shapes(rng, 48, tint, noise), draw_shapes(rng, 32, tint, noise)
+            arrays = {"train_x": train["x"], "train_y": train["y"], "test_x": test["x"], "test_y": test["y"]}
+            np.savez(folder / "data" / f"{name}.npz", **arrays)
+        public = np.random.default_rng(6).integers(0, 256, (40, 16, 16, 3), dtype=np.uint8)
+        np.savez(folder / "public.npz", x=public)
+        self.fedchoir("keys", "--folder", "keys", "--host", "127.0.0.1", "--site", "green", "--site", "red")
+
+    def write(self, name: str, **values: Any) -> Path:
+        """A FEDERATION.toml: small and quick unless told otherwise."""
+        settings = {**SETTINGS, **values.pop("settings", {})}
+        sites = values.pop("sites", [{"name": n, "key": f"keys/{n}.pub", "model": MODELS[n]} for n in SITES])
+        told = {
+            "method": "fccl+", "public": "public.npz", "rounds": 3, "address": f"127.0.0.1:{self.port}",
+            "deadline": 60, "wait": 120, "out": name, **values, "settings": settings, "sites": sites,
+        }  # fmt: skip
+        path = self.folder / f"{name}.toml"
+        path.write_text(tomli_w.dumps(told))
+        return path
+
+    def start(self, log: str, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+        with (self.folder / log).open("ab") as out:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "fedchoir", *arguments],
+                cwd=self.folder, stdout=out, stderr=out, start_new_session=True,
+                env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200", **environment},
+            )  # fmt: skip
+        self.running.append(process)
+        return process
+
+    def node(self, name: str, *more: str, **environment: str) -> subprocess.Popen[bytes]:
+        arguments = (
+            "node", "--server", f"127.0.0.1:{self.port}", "--data", f"data/{name}.npz", "--model", MODELS[name],
+            "--name", name, "--public", "public.npz", "--device", "cpu",
+        )  # fmt: skip
+        more = more or ("--key", f"keys/{name}", "--ca", "keys/ca.crt")
+        return self.start(f"node-{name}.log", *arguments, *more, **environment)
+
+    def serve(self, path: Path, *more: str, **environment: str) -> subprocess.Popen[bytes]:
+        return self.start("serve.log", "serve", path.name, *more, **environment)
+
+    def fedchoir(self, *arguments: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "fedchoir", *arguments], cwd=self.folder, capture_output=True, text=True, check=True
+        )
+        return done.stdout
+
+    def log(self, name: str) -> str:
+        path = self.folder / name
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        path = self.folder / name / "events.jsonl"
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def until(self, what: Callable[[], Any], patience: float = PATIENCE) -> Any:
+        """Wait until ``what`` is true; show all logs if it never is."""
+        end = time.monotonic() + patience
+        while time.monotonic() < end:
+            if value := what():
+                return value
+            time.sleep(0.1)
+        raise AssertionError(f"waited {patience:.0f} s in vain\n{self.all_logs()}")
+
+    def finished(self, process: subprocess.Popen[bytes], code: int = 0) -> None:
+        self.until(lambda: process.poll() is not None)
+        assert process.returncode == code, self.all_logs()
+
+    def all_logs(self) -> str:
+        logs = [*self.folder.glob("*.log"), *self.folder.glob("*/*.log"), *self.folder.glob("*/link/*.log")]
+        plain = {log: re.sub(r"\x1b\[[0-9;]*m", "", log.read_text(errors="replace")) for log in logs}
+        return "\n".join(f"--- {log.relative_to(self.folder)}\n{text[-3000:]}" for log, text in plain.items())
+
+    def end(self, process: subprocess.Popen[bytes], how: signal.Signals = signal.SIGTERM) -> None:
+        """End a process that this test started, and with SIGKILL its whole session."""
+        if process.poll() is None:
+            os.killpg(process.pid, how) if how is signal.SIGKILL else process.send_signal(how)
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+    def close(self) -> None:
+        for process in self.running:
+            self.end(process)
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Iterator[Federation]:
+    made = Federation(tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()

@@ -1,0 +1,121 @@
+"""What may go wrong between real machines, with real processes: nothing is lost beyond the round in flight."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.e2e.conftest import MODELS, SETTINGS, SITES, TROUBLE, Federation
+
+import fedchoir
+from fedchoir.federation import checkpoint
+
+pytestmark = pytest.mark.e2e
+
+
+def left_out(events: list[dict[str, Any]]) -> list[str]:
+    return ["; ".join(out["why"] for out in event["left_out"] if out["client"] == "red") for event in events]
+
+
+def local_run(federation: Federation) -> fedchoir.Result:
+    """The same experiment in one process: the rows of the sites' own test sets are its diagonal."""
+    return fedchoir.run(
+        fedchoir.Experiment(
+            method="fccl+", scenario=str(federation.folder / "data"), public=str(federation.folder / "public.npz"),
+            models=tuple(MODELS[name] for name in sorted(SITES)), rounds=3, device="cpu",
+            out=federation.folder / "local", settings={**SETTINGS, "sync": "epoch"},
+        )
+    )  # fmt: skip
+
+
+def numbers(folder: Path) -> list[Any]:
+    lines = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    return [{k: e[k] for k in ("round", "accuracy", "losses", "bytes_up", "bytes_down", "left_out")} for e in lines]
+
+
+def test_same_numbers_as_one_process_and_a_killed_server_goes_on_to_them(federation: Federation) -> None:
+    federation.node("green"), federation.node("red")
+    straight = federation.write("straight", settings={"sync": "epoch"})
+    server = federation.serve(straight)
+    federation.finished(server)
+    local = local_run(federation)
+    result = json.loads((federation.folder / "straight" / "result.json").read_text())
+    assert [row[0] for row in result["accuracy"]] == local.intra
+    assert (result["bytes_up"], result["bytes_down"]) == (local.bytes_up, local.bytes_down)
+    assert result["messages"] == 3 * 2 + 2  # one per site and round, and the end of the last one
+    losses = [event["losses"] for event in federation.events("straight")]
+    assert losses == [event["losses"] for event in federation.events("local")]
+
+    # server and SuperLink die together; the nodes live on and meet a new SuperLink
+    broken = federation.write("broken", settings={"sync": "epoch"})
+    server = federation.serve(broken)
+    federation.until(lambda: checkpoint.latest(federation.folder / "broken" / "checkpoint"))
+    federation.end(server, signal.SIGKILL)
+    assert len(federation.events("broken")) < 3
+    server = federation.serve(broken, "--resume")
+    federation.finished(server)
+    assert numbers(federation.folder / "broken") == numbers(federation.folder / "straight")
+
+
+def test_each_trouble_of_a_client_costs_it_one_round_and_is_named(federation: Federation) -> None:
+    plugin = {"FEDCHOIR_PLUGINS": str(TROUBLE)}
+    federation.node("green", **plugin), federation.node("red", **plugin)
+    path = federation.write(
+        "run", method="troubled", rounds=7, deadline=15, max_message_mb=4, settings={"sync": "epoch"}
+    )
+    server = federation.serve(path, **plugin)
+    federation.finished(server)
+    why = left_out(federation.events("run"))
+    assert "RuntimeError: the scanner is on fire" in why[0]
+    assert "15 s" in why[1]
+    assert "logits is not finite" in why[2]
+    assert "logits has shape" in why[3]
+    assert "tensor patients was not declared" in why[4]
+    assert "4194304 are allowed" in why[5]
+    assert why[6] == ""
+    assert all(event["accuracy"][0] is not None for event in federation.events("run"))
+    for reason in why[:6]:
+        assert f"red was left out of speak: {reason}" in federation.log("serve.log")
+
+
+def test_a_late_node_joins_and_a_killed_one_comes_back(federation: Federation) -> None:
+    federation.node("green")
+    path = federation.write("run", rounds=9, deadline=8, wait=3, settings={"sync": "epoch"})
+    server = federation.serve(path)
+    federation.until(lambda: len(federation.events("run")) >= 1)
+    assert left_out(federation.events("run"))[0] == "not connected"
+    red = federation.node("red")
+    federation.until(lambda: "red: train.act" in federation.log("node-red.log"))
+    federation.end(red, signal.SIGKILL)
+    killed_at = len(federation.events("run"))
+    federation.until(lambda: len(federation.events("run")) > killed_at or server.poll() is not None)
+    federation.node("red")
+    federation.finished(server)
+    why = left_out(federation.events("run"))
+    assert "" in why[1 : killed_at + 2]  # it joined
+    assert any(why[killed_at:])  # it was missed
+    assert why[-1] == ""  # and came back
+    result = json.loads((federation.folder / "run" / "result.json").read_text())
+    assert [client["train"] for client in result["clients"]] == [48, 48]
+
+
+def test_check_says_what_does_not_fit(federation: Federation) -> None:
+    (federation.folder / "data" / "red.npz").write_bytes((federation.folder / "data" / "green.npz").read_bytes())
+    other = federation.folder / "other.npz"
+    other.write_bytes((federation.folder / "public.npz").read_bytes()[:-400] + b"\0" * 400)
+    federation.node("green")
+    red = federation.start(
+        "node-red.log", "node", "--server", f"127.0.0.1:{federation.port}", "--data", "data/red.npz", "--model", "mlp",
+        "--key", "keys/red", "--ca", "keys/ca.crt", "--public", "photos", "--device", "cpu",
+    )  # fmt: skip
+    path = federation.write("run", wait=15, settings={"sync": "epoch"})
+    check = federation.start("check.log", "federation", "check", path.name)
+    federation.finished(check, code=2)
+    assert "red" in federation.log("check.log")
+    assert "architecture mlp, but the file says resnet10@4" in federation.log("check.log")
+    assert isinstance(red, subprocess.Popen)
+    assert not (federation.folder / "run" / "events.jsonl").exists()
