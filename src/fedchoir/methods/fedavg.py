@@ -20,6 +20,8 @@ class FedAvg(Method):
         "official:digits": {"local_batch": 64},
         "official:office-caltech": {"local_lr": 0.01},
         "official:office-home": {"local_lr": 0.01},
+        # FedCT's paper, which compares them under label skew
+        **{f"paper:{name}": {"local_batch": 64} for name in ("cifar10", "cifar100", "tiny-imagenet", "vireofood172")},
     }
 
     def round(self, r: Round) -> Script:
