@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.conftest import draw_shapes
+from tests.conftest import CLASSES, draw_shapes
+from tests.stage import Stage
 
 from fedchoir import Experiment
 
@@ -35,3 +36,37 @@ def skew(skewed: Path, tmp_path: Path) -> Callable[..., Experiment]:
         )  # fmt: skip
 
     return make
+
+
+@pytest.fixture
+def stage(small: Callable[..., Experiment]) -> Callable[..., Stage]:
+    """Makes a quick federation to play by hand: ``stage("fbcl", models=..., depth=4)``."""
+
+    def make(
+        method: str,
+        models: tuple[str, ...] | None = None,
+        rounds: int = 4,
+        scenario: Path | None = None,
+        **settings: Any,
+    ) -> Stage:
+        changes: dict[str, Any] = {"rounds": rounds, "settings": {"local_epochs": 1, **settings}}
+        if models:
+            changes["models"] = models
+        if scenario:
+            changes["scenario"] = str(scenario)
+        return Stage(small(method, **changes))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def uneven(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three clients with unequal class sets: 0 1 2, then 1 2, then 0 1 2. Nobody has class 3, but the tests do."""
+    folder = tmp_path_factory.mktemp("uneven")
+    rng = np.random.default_rng(8)
+    for name, lacking in (("red", (3,)), ("green", (0, 3)), ("white", (3,))):
+        train, test = draw_shapes(rng, 48, (1, 0.5, 0.5), 20), draw_shapes(rng, 8 * CLASSES, (1, 0.5, 0.5), 20)
+        kept = ~np.isin(train["y"], lacking)
+        arrays = {"train_x": train["x"][kept], "train_y": train["y"][kept], "test_x": test["x"], "test_y": test["y"]}
+        np.savez(folder / f"{name}.npz", **arrays)
+    return folder
