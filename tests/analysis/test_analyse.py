@@ -42,8 +42,7 @@ def test_all_figures_of_a_run_and_the_report(play, tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     folder = tmp_path / "run" / "analysis"
     made = {item["name"] for item in json.loads((folder / "index.json").read_text())}
-    assert {"accuracy", "correlation", "similarity", "tsne", "activation", "domain-distance"} <= made
-    assert "correlation-distance" not in made
+    assert {"accuracy", "correlation", "similarity", "tsne", "activation", "cka", "domain-distance"} == made
     data = json.loads((folder / "correlation.json").read_text())
     assert np.array(data["public"]).shape == (3, 4, 4)
     assert np.abs(np.array(data["private"])).max() <= 1.0001
@@ -61,6 +60,28 @@ def test_some_figures_as_svg_keep_the_others(play, tmp_path: Path) -> None:
     assert "<svg" in (tmp_path / "run" / "analysis" / "domain-distance.svg").read_text()
     with pytest.raises(UsageError, match="no analysis 'tnse'"):
         analyse_run(run, only=["tnse"])
+
+
+def test_an_exchange_of_models(play, tmp_path: Path) -> None:
+    play("fedexg", rounds=1)
+    outcomes = analyse_run(load_run(tmp_path / "run", device="cpu"), only=["exchange", "cka"])
+    assert [outcome.file for outcome in outcomes] == [
+        "cka.png",
+        "exchange.png",
+    ]  # an exchange moves models, so it comes last
+    data = json.loads((tmp_path / "run" / "analysis" / "exchange.json").read_text())
+    assert len(data["retention"]) == 3
+    assert {row["source"] for row in data["retention"]} == {"green", "red", "white"}
+
+
+def test_correlations_of_fedfoa(play, tmp_path: Path) -> None:
+    play("fedfoa", rounds=2)
+    outcomes = analyse_run(load_run(tmp_path / "run", device="cpu"), only=["correlation-distance", "correlation"])
+    assert outcomes[1].file == "correlation-distance.png"
+    assert "without labels" in outcomes[0].why_not
+    data = json.loads((tmp_path / "run" / "analysis" / "correlation-distance.json").read_text())
+    assert data["rounds"][-1] == 2
+    assert data["maps"][-1][0][0] == 0
 
 
 def test_without_a_public_set_private_images_remain(play, tmp_path: Path) -> None:

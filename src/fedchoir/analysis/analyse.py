@@ -61,6 +61,13 @@ ANALYSES: dict[str, Analysis] = {
         compute.activation,
         figures.activation,
     ),
+    "cka": Analysis(
+        "CKA between clients",
+        "How alike two clients see the same images, whatever their architectures: 1 is the same up to rotation and "
+        "scale. As FedCT's global view, Fig. 10.",
+        compute.cka,
+        figures.cka,
+    ),
     "correlation-distance": Analysis(
         "Distance between feature correlations",
         "How far the clients' matrices R are from each other, over rounds. As in FedFoA Fig. 6.",
@@ -74,6 +81,13 @@ ANALYSES: dict[str, Analysis] = {
         "speak of and none of them shows.",
         compute.domain_distance,
         figures.domain_distance,
+    ),
+    "exchange": Analysis(  # last: it trains the clients' models
+        "What an exchange keeps",
+        "One exchange played again from the last global model: accuracy on each class before and after cross-training, "
+        "and CKA of each model before and after by layer, and between clients. As in FedCT Fig. 9 and 10.",
+        compute.exchange,
+        figures.exchange,
     ),
 }
 
@@ -101,7 +115,7 @@ def analyse(
     folder = run.folder / "analysis"
     folder.mkdir(exist_ok=True)
     outcomes = []
-    for name in only or ANALYSES:
+    for name in [name for name in ANALYSES if not only or name in only]:
         outcome = one(run, name, folder, kind)
         tell(outcome)
         outcomes.append(outcome)

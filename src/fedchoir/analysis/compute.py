@@ -13,13 +13,17 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from fedchoir.analysis.cam import grad_cam
+from fedchoir.analysis.cka import compare_models
 from fedchoir.analysis.domains import proxy_a_distance, rank_correlation
 from fedchoir.analysis.load import FinishedRun, answers, ready
+from fedchoir.analysis.retention import exchange_cka, play_exchange, retention
 from fedchoir.losses import cross_correlation
+from fedchoir.methods.fedexg import FedExg
 
 PUBLIC_IMAGES = 1000
 TEST_IMAGES = 400
 MAP_IMAGES = 64
+CKA_IMAGES, CKA_BATCH = 1000, 200
 SHOWN = 24
 """Clients that a figure of one panel each shows at most."""
 
@@ -69,9 +73,7 @@ def against_mean(logits: list[Tensor]) -> list[list[list[float]]]:
 
 def similarity(run: FinishedRun) -> Data:
     """Cosine similarities between the same images in each client's eyes; one order for all, alike together."""
-    if (images := run.public_images(MAP_IMAGES)) is None:
-        pooled = [ready(test) for test in run.tests(MAP_IMAGES // len(run.scenario.tests) or 1).values()]
-        images = torch.cat(pooled)
+    images = shared_images(run, MAP_IMAGES)
     maps = []
     for client in run.clients:
         h = normalize(answers(client, images)[0], dim=1)
@@ -108,6 +110,33 @@ def flatten(features: np.ndarray, seed: int) -> list[list[float]]:
     method = TSNE(2, init="pca", perplexity=min(30, (len(features) - 1) / 4), random_state=seed)
     points = method.fit_transform(reduced.astype(np.float32))
     return (points / np.abs(points).max()).round(3).tolist()
+
+
+def cka(run: FinishedRun) -> Data:
+    """How alike the clients' features are on the same images: public ones, or a sample of all test sets."""
+    need(len(run.clients) > 1, "there is a single client")
+    device = run.clients[0].device
+    images = shared_images(run, CKA_IMAGES).to(device)
+    batches = [chunk for chunk in images.split(CKA_BATCH) if len(chunk) >= 4]
+    need(batches, f"CKA needs more than {len(images)} images")
+    found = compare_models([client.model for client in run.clients], batches)
+    return {"clients": names(run), "matrix": rounded(found.nan_to_num(0.0))}
+
+
+def exchange(run: FinishedRun) -> Data:
+    """FedCT: one exchange played again; what each model keeps, by class and by layer. Moves the clients' models."""
+    need(isinstance(run.method, FedExg), f"{run.method.name} exchanges no models (fedexg, pgct and fedct do)")
+    moved = play_exchange(run)
+    told = exchange_cka(run, moved, CKA_IMAGES)
+    told["global"] = [[None if v != v else round(v, 4) for v in row] for row in told["global"]]
+    return {"classes": list(run.scenario.classes), "retention": retention(run, moved), "cka": told}
+
+
+def shared_images(run: FinishedRun, count: int) -> Tensor:
+    """Images that every client can be asked about, as models see them: public ones, or a sample of all test sets."""
+    if (images := run.public_images(count)) is not None:
+        return images
+    return torch.cat([ready(test) for test in run.tests(max(1, count // len(run.scenario.tests))).values()])
 
 
 def correlation_distance(run: FinishedRun) -> Data:

@@ -125,20 +125,42 @@ def correlation_distance(data: Data) -> Figure:
     return figure
 
 
-def matrix(data: Data) -> Figure:
-    """Clients against clients, with the numbers: CKA."""
-    count = len(data["clients"])
-    figure, (ax,) = panels(1, 1, size=min(7.0, 2.2 + 0.5 * count))
-    shown = heat(ax, data["matrix"], data.get("title", ""), vmin=0, vmax=1, cmap="viridis")
-    ax.set_xticks(range(count), data["clients"], rotation=45, ha="right")
-    ax.set_yticks(range(count), data["clients"])
-    for i in range(count if count <= 12 else 0):
-        for j in range(count):
-            value = data["matrix"][i][j]
-            ax.text(
-                j, i, f"{value:.2f}", ha="center", va="center", color="black" if value > 0.6 else "white", fontsize=8
-            )
+def cka(data: Data) -> Figure:
+    figure, (ax,) = panels(
+        1, 1, size=min(7.0, 2.6 + 0.35 * len(data["clients"])), wide=min(7.6, 3.2 + 0.35 * len(data["clients"]))
+    )
+    square(figure, ax, data["clients"], data["matrix"], "")
+    return figure
+
+
+def square(figure: Figure, ax: Axes, names: list[str], matrix: list[list[float | None]], title: str) -> None:
+    """Clients against clients from 0 to 1, with the numbers where there is room."""
+    shown = heat(ax, matrix, title, vmin=0, vmax=1, cmap="viridis")
+    ax.set_xticks(range(len(names)), names, rotation=45, ha="right", fontsize=7)
+    ax.set_yticks(range(len(names)), names, fontsize=7)
+    cells = [(i, j, v) for i, row in enumerate(matrix) for j, v in enumerate(row) if v is not None]
+    for i, j, value in cells if len(names) <= 10 else []:
+        ax.text(j, i, f"{value:.2f}", ha="center", va="center", color="black" if value > 0.6 else "white", fontsize=7)
     figure.colorbar(shown, ax=ax, shrink=0.8)
+
+
+def exchange(data: Data) -> Figure:
+    shown = data["retention"][:2]
+    figure, axes = panels(len(shown) + 2, 2, size=2.8, wide=4.2)
+    place = np.arange(len(data["classes"]))
+    for ax, row in zip(axes, shown, strict=False):
+        for k, (key, offset) in enumerate((("before", -0.2), ("after", 0.2))):
+            ax.bar(place + offset, [value or 0 for value in row[key]], 0.4, color=OKABE_ITO[k], label=key)
+        kept = "" if row["kept"] is None else f", keeps {row['kept']:.0%}"
+        ax.set(title=f"{row['source']} → {row['target']}{kept}", xlabel="class", ylabel="accuracy, %")
+        ax.legend(frameon=False, fontsize=7)
+    local, between = axes[-2:]
+    layers = data["cka"]["local"]
+    local.plot(range(len(layers)), [np.nanmean(values) for values in layers.values()], marker="o", color=OKABE_ITO[0])
+    local.set_xticks(range(len(layers)), list(layers), rotation=45, ha="right", fontsize=7)
+    local.set(title="CKA before and after, by layer", ylim=(0, 1.05))
+    local.grid(alpha=0.25)
+    square(figure, between, data["cka"]["clients"], data["cka"]["global"], "CKA between clients, after")
     return figure
 
 
