@@ -6,7 +6,6 @@ import difflib
 from functools import cache
 from pathlib import Path
 
-from fedchoir import methods
 from fedchoir.errors import UsageError
 from fedchoir.sweep import Job, home_of, jobs_of, read_sweep
 
@@ -48,13 +47,6 @@ def find(table: str) -> str:
 
 @cache
 def runs_of(table: str) -> tuple[Job, ...]:
-    """The runs of a table, each once (its first seed); methods that are not registered are left out."""
-    path = path_of(table)
-    file = read_sweep(path)
-    known = methods.registry()
-    grid = {k: [m for m in v if m in known] if k == "method" else v for k, v in file.grid.items()}
-    variants = [v for v in file.variant if v.get("method", file.base.get("method")) in known or "method" in grid]
-    if not all(grid.values()) or (file.variant and not variants):
-        return ()
-    kept = file.model_copy(update={"grid": grid, "variant": variants, "seeds": file.seeds[:1]})
-    return tuple(jobs_of(kept, Path("runs")))
+    """The runs of a table, each once (its first seed)."""
+    file = read_sweep(path_of(table))
+    return tuple(jobs_of(file.model_copy(update={"seeds": file.seeds[:1]}), Path("runs")))

@@ -15,6 +15,7 @@ from statistics import mean
 from typing import Any
 
 from fedchoir import experiment as experiments
+from fedchoir.data.catalogue import SCENARIOS
 from fedchoir.data.options import DataOptions
 from fedchoir.experiment import Plan
 from fedchoir.federation.result import Result
@@ -159,13 +160,13 @@ def _differences(result: Result, table: str, job: Job) -> tuple[str, ...] | None
     wanted = tuple(plan.models[k % len(plan.models)] for k in range(len(models)))
     if (len(set(models)) == 1) != (len(set(wanted)) == 1):
         return None
-    here = {**result.settings}
+    here = result.settings
     there = plan.params.model_dump(mode="json")
     differing = [k for k in there if k in here and here[k] != there[k] and k not in NEVER]
     own = set(type(plan.params).model_fields) - set(Settings.model_fields)
     if any(k in ALWAYS or k in own for k in differing):
         return None
-    if there["clients"] not in (None, len(models)):
+    if len(models) != (there["clients"] or len(SCENARIOS[told.scenario].domains)):
         return None
     facts = [] if result.rounds == plan.rounds else [f"rounds {result.rounds} ({plan.rounds})"]
     facts += [] if models == wanted else [f"models {', '.join(dict.fromkeys(models))} ({', '.join(plan.models)})"]
