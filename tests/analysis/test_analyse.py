@@ -68,7 +68,7 @@ def test_an_exchange_of_models(play, tmp_path: Path) -> None:
     assert [outcome.file for outcome in outcomes] == [
         "cka.png",
         "exchange.png",
-    ]  # an exchange moves models, so it comes last
+    ]
     data = json.loads((tmp_path / "run" / "analysis" / "exchange.json").read_text())
     assert len(data["retention"]) == 3
     assert {row["source"] for row in data["retention"]} == {"green", "red", "white"}
