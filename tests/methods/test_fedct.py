@@ -135,9 +135,10 @@ def test_global_prototypes_are_the_mean_over_those_who_have_the_class() -> None:
         assert heard["global_prototypes"].flatten().tolist() == [2.0, 5.0, 7.0, 0.0, 0.0]
         assert heard["known"].tolist() == [True, True, True, False, False]
         assert torch.equal(heard["prototypes"], source["prototypes"])
-    fused, known = method.guides(sent[1])  # with one's own view of classes 0 and 1, and the global one of class 2
-    assert fused.flatten().tolist() == [0.25 * 2 + 0.75 * 1, 5.0, 7.0, 0.0, 0.0]
-    assert known.tolist() == [True, True, True, False, False]
+    guides = method.guides(sent[1])  # with one's own view of classes 0 and 1, and the global one of class 2
+    assert guides["prototypes"].flatten().tolist() == [0.25 * 2 + 0.75 * 1, 5.0, 7.0, 0.0, 0.0]
+    assert guides["known"].tolist() == [True, True, True, False, False]
+    assert guides["order"].tolist() == [0, 1, 2, 3, 4]
 
 
 # -- phase III -----------------------------------------------------------------------------------------------------
@@ -148,6 +149,7 @@ def a_lesson(method: FedCT, known: tuple[bool, ...] = (True,) * 4 + (False,)) ->
     torch.manual_seed(11)
     client.memory["prototypes"] = torch.randn(CLASSES, client.model.feature_dim).abs()
     client.memory["known"] = torch.tensor(known)
+    client.memory["order"] = torch.tensor(sorted(range(CLASSES), key=lambda c: not known[c]))
     client.model.eval()
     return client, Batch(torch.randn(6, 3, 16, 16), torch.tensor([0, 1, 2, 3, 3, 1]))
 
@@ -205,9 +207,9 @@ def test_a_class_without_a_prototype_takes_no_part() -> None:
 def test_pgct_is_held_to_the_local_view_alone() -> None:
     method = a_method(methods.get("pgct"))
     heard = Payload(prototypes=torch.ones(5, 2), present=torch.tensor([1, 0, 1, 0, 0]) > 0)
-    u, known = method.guides(heard)
-    assert torch.equal(u, heard["prototypes"])
-    assert torch.equal(known, heard["present"])
+    guides = method.guides(heard)
+    assert torch.equal(guides["prototypes"], heard["prototypes"])
+    assert torch.equal(guides["known"], heard["present"])
 
 
 def test_each_exchange_sees_the_data_in_a_new_order(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,7 @@ def play_exchange(run: FinishedRun) -> list[Moved]:
         if method.server:
             perform(client, Step(method.download, heard=Payload(method.server)))
         perform(client, Step(method.practise))
-        (models[k],) = perform(client, Exchange(method.offer, dims=method.offered_dims))
+        (models[k],) = perform(client, Exchange(method.offer, dims=method.dims))
     if len(models) < 2:
         raise UsageError(f"{run.folder}: one client takes part in a round, so no models are exchanged")
     sent = method.broadcast(models, last, 0)

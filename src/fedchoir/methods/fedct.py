@@ -85,10 +85,11 @@ class FedCT(PGCT):
 
     # -- phase III: multi-view knowledge-guided cross-training -----------------------------------------------------
 
-    def guides(self, heard: Payload) -> tuple[Tensor, Tensor]:
-        """Fused prototypes (eq. 6; C×d) and which classes have one (C)."""
-        u_g, u_l = heard["global_prototypes"], heard["prototypes"]
-        return fuse_prototypes(u_g, u_l, heard["present"], self.params.lambda_fuse), heard["known"]
+    def guides(self, heard: Payload) -> dict[str, Tensor]:
+        """Fused prototypes (eq. 6; C×d), which classes have one (C), and the classes with those first (C)."""
+        u_g, u_l, known = heard["global_prototypes"], heard["prototypes"], heard["known"]
+        fused = fuse_prototypes(u_g, u_l, heard["present"], self.params.lambda_fuse)
+        return {"prototypes": fused, "known": known, "order": known.int().argsort(descending=True, stable=True)}
 
     def cross_loss(self, client: Client, batch: Batch) -> Tensor:
         """eq. 13."""
@@ -109,9 +110,9 @@ class FedCT(PGCT):
         if self.params.mix_with != "prototypes":
             parts.append(self.mixed(client, h, labels, h.roll(1, 0), labels.roll(1, 0)))
         if self.params.mix_with != "samples":
-            first = known.logical_not().int().argsort(stable=True)  # known classes first; none is read back
-            turn = first[torch.arange(len(h), device=h.device) % known.sum().clamp_min(1)]
-            parts.append(self.mixed(client, h, labels, u[turn], turn))
+            turn = torch.arange(len(h), device=h.device) % known.sum().clamp_min(1)
+            partner = client.recall_tensor("order")[turn]
+            parts.append(self.mixed(client, h, labels, u[partner], partner))
         return torch.stack(parts).mean()
 
     def mixed(self, client: Client, f_a: Tensor, y_a: Tensor, f_b: Tensor, y_b: Tensor) -> Tensor:

@@ -51,7 +51,6 @@ class FedDC(FedAvg):
         client.memory["anchor"] = {n: w[n] - drift[n] for n in w}
         client.memory["correction"] = {n: everyone[n] - own[n] for n in w}
         super().practise(client)
-        del client.memory["anchor"], client.memory["correction"], client.memory["everyone"]
         update = {n: t - w[n] for n, t in weights(client).items()}
         client.memory["drift"] = {n: drift[n] + update[n] for n in w}
         client.memory["gradient"] = {n: -t / self.reach(client) for n, t in update.items()}

@@ -78,10 +78,10 @@ class FedExg(FedAvg):
             yield Step(self.download, heard=Payload(self.server))
         yield Step(self.practise)  # phase I
         for number in range(self.params.exchanges):
-            models = yield Exchange(self.offer, combine=gather, dims=self.offered_dims)
+            models = yield Exchange(self.offer, combine=gather, dims=self.dims)
             if len(models) >= 2:
                 yield Step(self.cross_train, heard=self.broadcast(models, r.index, number))  # phases II and III
-        self.server = dict((yield Exchange(self.upload, combine=self.weighting)))  # phase IV
+        self.server = dict((yield Exchange(self.upload, combine=self.weighting, dims=self.dims)))  # phase IV
 
     def practise(self, client: Client) -> None:
         self.base.practise(client)
@@ -90,10 +90,6 @@ class FedExg(FedAvg):
     def offer(self, client: Client) -> Payload:
         """What a client sends with its model when models change places."""
         return self.upload(client)
-
-    @property
-    def offered_dims(self) -> dict[str, int]:
-        return {}
 
     def broadcast(self, models: Models, round_index: int, number: int) -> Models:
         """What every client gets: the model of another one."""

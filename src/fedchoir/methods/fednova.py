@@ -53,7 +53,6 @@ class FedNova(FedAvg):
     def contribute(self, client: Client) -> Payload:
         """d_i, with BatchNorm's statistics as they are, and ‖a_i‖₁."""
         start = client.recall("start")
-        del client.memory["start"]
         p = self.params
         steps = client.steps_per_epoch() * p.epochs_of(client.index)
         norm = normaliser(steps, p.momentum if p.optimizer == "sgd" else 0.0)

@@ -46,17 +46,17 @@ class PGCT(FedExg):
         return Payload(self.upload(client), prototypes=u, present=counts > 0)
 
     @property
-    def offered_dims(self) -> dict[str, int]:
+    def dims(self) -> dict[str, int]:
         return {"d": self.architecture.feature_dim}
 
     def cross_train(self, client: Client, heard: Payload | None) -> None:
         if heard is not None:
-            client.memory["prototypes"], client.memory["known"] = self.guides(heard)
+            client.memory.update(self.guides(heard))
         super().cross_train(client, heard)
 
-    def guides(self, heard: Payload) -> tuple[Tensor, Tensor]:
+    def guides(self, heard: Payload) -> dict[str, Tensor]:
         """The prototypes that guide the training (C×d) and which classes have one (C)."""
-        return heard["prototypes"], heard["present"]
+        return {"prototypes": heard["prototypes"], "known": heard["present"]}
 
     def cross_loss(self, client: Client, batch: Batch) -> Tensor:
         h, z = client.both(batch.images)
