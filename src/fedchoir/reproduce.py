@@ -20,14 +20,15 @@ def folder() -> Path:
     raise UsageError("the folder experiments/ is neither in the package nor beside src/: install fedchoir again")
 
 
-def tables() -> list[str]:
+@cache
+def tables() -> tuple[str, ...]:
     """The names of all tables and figures: ``fccl+/table8`` and so on."""
 
     def order(path: Path) -> tuple[str, str, int]:
         digits = "".join(filter(str.isdecimal, path.stem))
         return path.parent.name, path.stem.rstrip("0123456789"), int(digits or 0)
 
-    return [f"{path.parent.name}/{path.stem}" for path in sorted(folder().glob("*/*.toml"), key=order)]
+    return tuple(f"{path.parent.name}/{path.stem}" for path in sorted(folder().glob("*/*.toml"), key=order))
 
 
 def path_of(table: str) -> Path:
@@ -39,6 +40,7 @@ def path_of(table: str) -> Path:
     raise UsageError(f"there is no table {table!r}; nearest: {', '.join(near)} (see: fedchoir reproduce --list)")
 
 
+@cache
 def find(table: str) -> str:
     """The table that has the runs of this one: itself, or the one that it is like (Table 9 is like Table 8)."""
     home = home_of(path_of(table))

@@ -135,7 +135,7 @@ def test_what_makes_it_another_setting() -> None:
         "inter": 34.45, "intra": 92.52,
     }  # fmt: skip
     assert values_of(a_run("fccl+", settings={"label_noise": 0.2})) == {}
-    assert values_of(a_run("fccl+", settings={"clients": 20})) == {"inter": 50.49, "intra": 90.57}
+    assert values_of(a_run("fccl+", settings={"clients": 20})) == {}
 
 
 def test_one_global_model() -> None:
