@@ -135,8 +135,9 @@ class SelfSupervised(Method):
             self.server |= {f"{BANK}{k}": payload["correlation"] for k, payload in told.items()}
 
     def hear(self, client: Client, heard: Payload | None) -> None:
-        client.memory.pop("peers", None)
-        if heard is not None:
+        if heard is None:
+            client.memory.pop("peers", None)
+        else:
             client.memory["peers"] = heard["correlations"]
 
     @says(correlation="N N")

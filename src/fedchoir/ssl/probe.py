@@ -8,10 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedchoir.federation.client import EVAL_BATCH, Client
+from fedchoir.federation.client import Client
 from fedchoir.federation.training import Batch
 from fedchoir.losses._common import one_hot
 from fedchoir.rng import generator
+
+CHUNK = 1000  # images whose neighbours are looked for at a time
 
 
 class LinearProbe(nn.Module):
@@ -39,7 +41,7 @@ def fit_probe(client: Client, *, epochs: int = 200, batch: int = 512, lr: float 
     a linear layer learns their labels from them. This is the only place where labels are used for learning."""
     features, labels = client.survey("features"), client.private.labels
     probe = LinearProbe(features, client.model.num_classes)
-    optimizer = torch.optim.Adam(probe.parameters(), lr=lr)
+    optimizer = torch.optim.Adam(probe.parameters(), lr=lr, fused=True)
 
     def batches() -> Iterator[Batch]:
         for epoch in range(epochs):
@@ -68,8 +70,8 @@ def knn_accuracy(features: Tensor, labels: Tensor, classes: int, k: int = 20, te
     h = F.normalize(features, dim=1)
     members = one_hot(labels, classes).float()
     hits = torch.zeros((), device=h.device)
-    for start in range(0, len(h), EVAL_BATCH):
-        rows = torch.arange(start, min(start + EVAL_BATCH, len(h)), device=h.device)
+    for start in range(0, len(h), CHUNK):
+        rows = torch.arange(start, min(start + CHUNK, len(h)), device=h.device)
         similarity = h[rows] @ h.T
         similarity[torch.arange(len(rows), device=h.device), rows] = -torch.inf  # not its own neighbour
         nearest = similarity.topk(min(k, len(h) - 1), dim=1)
