@@ -11,11 +11,13 @@ from torch import Tensor
 from fedchoir.data.images import ImageSet
 from fedchoir.data.public import PublicSet
 from fedchoir.data.scenarios import ClientData, Scenario
+from fedchoir.engines.replay import ReplayTrainer
 from fedchoir.federation.client import Client
 from fedchoir.federation.exchange import Reply
 from fedchoir.federation.perform import perform
 from fedchoir.federation.phases import Action
 from fedchoir.federation.public import PublicView
+from fedchoir.federation.training import EagerTrainer, Trainer
 from fedchoir.methods.method import Method
 from fedchoir.models import build
 from fedchoir.rng import seeded
@@ -36,6 +38,7 @@ class LocalEngine:
         device: torch.device,
         precision: str = "fp32",
         progress: Progress = lambda client, phase: None,
+        trainer: Trainer | None = None,
     ) -> None:
         self.method = method
         self.device = device
@@ -51,6 +54,9 @@ class LocalEngine:
             new_client(method, index, data, view, device=device, precision=precision)
             for index, data in enumerate(scenario.clients)
         ]
+        shared = trainer or fast_trainer(device)
+        for client in self.clients:
+            client.trainer = shared
 
     def ask(self, clients: Sequence[int], actions: Sequence[Action], round_index: int) -> Iterator[Reply]:
         """Let each client do all the actions; the last one's answer, if it is an exchange, comes back."""
@@ -118,6 +124,11 @@ class _Stopwatch:
         if self._engine.device.type == "cuda":
             torch.cuda.synchronize(self._engine.device)
         self._engine.seconds[self._phase] += time.perf_counter() - self._start
+
+
+def fast_trainer(device: torch.device) -> Trainer:
+    """Captured steps on a GPU, plain ones elsewhere."""
+    return ReplayTrainer() if device.type == "cuda" else EagerTrainer()
 
 
 def new_client(

@@ -9,18 +9,19 @@ from torch import Tensor
 
 from fedchoir.data.images import ImageSet, normalise
 
-EVAL_BATCH = 1000
+EVAL_BATCH = {"cpu": 500, "cuda": 4096}  # small enough for memory, large enough to keep the device busy
 
 
 @torch.no_grad()
 def accuracy(logits: Callable[[Tensor], Tensor], test: ImageSet, top_k: int = 1) -> float:
     """Share of the test images, in percent, whose label is among the ``top_k`` largest logits."""
     hits = torch.zeros((), dtype=torch.int64, device=test.images.device)
-    for start in range(0, len(test), EVAL_BATCH):
-        images = normalise(test.images[start : start + EVAL_BATCH], test.mean, test.std)
+    size = EVAL_BATCH.get(test.images.device.type, 500)
+    for start in range(0, len(test), size):
+        images = normalise(test.images[start : start + size], test.mean, test.std)
         z = logits(images.contiguous(memory_format=torch.channels_last))
         best = z.topk(min(top_k, z.shape[1]), dim=1).indices
-        hits += (best == test.labels[start : start + EVAL_BATCH, None]).sum()
+        hits += (best == test.labels[start : start + size, None]).sum()
     return 100.0 * int(hits) / len(test)
 
 
