@@ -9,10 +9,9 @@ from statistics import mean
 from typing import Any
 
 import pytest
+from tests.made_results import a_run
 
-from fedchoir import experiment as experiments
 from fedchoir.data.catalogue import SCENARIOS
-from fedchoir.experiment import Experiment
 from fedchoir.federation.result import Result
 from fedchoir.report import published
 from fedchoir.report.published import Printed, match, printed
@@ -85,25 +84,6 @@ def test_every_run_of_a_table_with_numbers_has_one() -> None:
         shown = {(n.scenario, n.label) for n in printed() if find(n.table) == find(table)}
         jobs = {(job.experiment.scenario, job.label) for job in runs_of(table)}
         assert {(table, *pair) for pair in jobs - shown} <= unreadable, table
-
-
-def a_run(method: str, scenario: str = "digits", models: tuple[str, ...] | None = None, **more: Any) -> Result:
-    """The result that a run with these values would leave, with made-up accuracies."""
-    settings, rounds = more.pop("settings", {}), more.pop("rounds", None)
-    values = {"method": method, "scenario": scenario, "models": models, "rounds": rounds, "settings": settings}
-    plan = experiments.plan(Experiment(**values, **more))
-    known = SCENARIOS[scenario]
-    count = plan.params.clients or len(known.domains)
-    clients = [{"name": f"c{k}", "model": plan.models[k % len(plan.models)], "train": 9, "test": 9}
-               for k in range(count)]  # fmt: skip
-    shift = known.kind == "domain-shift"
-    return Result(
-        method=method, profile=plan.experiment.profile, scenario=scenario, public=plan.public, seed=0,
-        rounds=plan.rounds, clients=clients, tests=list(known.domains), accuracy=[[50.0]] * count,
-        intra=[60.0] * count, inter=[40.0] * count if shift else [], intra_avg=60.0,
-        inter_avg=40.0 if shift else None, bytes_up=0, bytes_down=0, messages=0, seconds={"total": 1.0},
-        settings=plan.params.model_dump(mode="json"), notes=[], versions={}, device="cpu", precision="fp32",
-    )  # fmt: skip
 
 
 def values_of(result: Result) -> dict[str, float]:
