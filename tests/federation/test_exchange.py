@@ -138,6 +138,9 @@ def test_who_hears_what() -> None:
     assert heard_by([one, other], 5, 1) is other
     assert heard_by({5: other}, 5, 0) is other
     assert heard_by({5: other}, 4, 0) is None
+    each = [{5: one}, {5: other, 4: one}]  # one a client and batch
+    assert (heard_by(each, 5, 1), heard_by(each, 4, 0)) == (other, None)
+    assert [heard_bytes(each, k) for k in (5, 4, 3)] == [24, 8, 0]
     assert [heard_bytes(h, 5) for h in (None, one, [one, other], {5: other}, {4: one})] == [0, 8, 24, 16, 0]
 
 

@@ -186,7 +186,7 @@ def test_more_helpers_than_clients_are_all_the_others(stage: Make) -> None:
 
 def test_without_a_confident_helper_nothing_is_learned(stage: Make) -> None:
     """The public phase then moves BatchNorm's statistics alone; these models have none."""
-    models = ("simple_cnn@4", "mlp", "cnn2@4")
+    models = ("simple_cnn@4", "mlp", "simple_cnn@6")
     quiet, alone = stage("fedmatch", models, confidence=1.0), stage("solo", models)
     quiet.play(), alone.play()
     assert same(quiet.weights(), alone.weights())

@@ -1,0 +1,80 @@
+"""FML: two models that teach each other, of which the small one is shared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from tests.stage import Stage, same
+
+from fedchoir import Experiment, run
+from fedchoir.errors import UsageError
+from fedchoir.federation.training import Batch
+
+Make = Callable[..., Stage]
+
+
+def test_memes_start_alike_whatever_they_stand_beside(stage: Make) -> None:
+    memes = [c.parts["meme"].state_dict() for c in stage("fml").clients]
+    assert same(memes[1:], memes[:-1])
+
+
+def test_the_shared_model_is_averaged_and_handed_out(stage: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    s = stage("fml", meme="resnet10@2")  # with buffers
+    (event,) = s.play()
+    memes = [c.parts["meme"].state_dict() for c in s.clients]
+    for name, tensor in memes[0].items():
+        mean = sum(m[name].double() for m in memes) / 3  # all clients have as many images
+        kept = s.method.server[f"meme/{name}"].double()
+        torch.testing.assert_close(kept, mean.round() if "num_batches" in name else mean, rtol=1e-5, atol=1e-6)
+        assert not torch.equal(memes[0][name], memes[1][name]) or "num_batches" in name, tensor
+    size = sum(t.nbytes for t in memes[0].values())
+    assert (event["bytes_up"], event["bytes_down"]) == (3 * size, 0)
+    merged = dict(s.method.server)
+    starts = []
+    practise = type(s.method).practise
+
+    def spy(method: object, client: object) -> None:
+        starts.append({f"meme/{n}": t.clone() for n, t in client.parts["meme"].state_dict().items()})  # type: ignore[attr-defined]
+        practise(method, client)
+
+    monkeypatch.setattr(type(s.method), "practise", spy)
+    (event,) = s.play()
+    assert event["bytes_down"] == 3 * size
+    assert same(starts, [merged] * 3)
+
+
+def test_the_loss_is_two_losses_with_fixed_teachers(stage: Make) -> None:
+    s = stage("fml", alpha=0.3, beta=0.8)
+    client = s.clients[0]
+    images, labels = next(client.private_chunks())
+    with torch.no_grad():
+        own, meme = client.logits(images).double(), client.apply("meme", images).double()
+    p, q = own.softmax(1).numpy(), meme.softmax(1).numpy()
+    picked = np.arange(len(labels)), labels.numpy()
+    ce_own, ce_meme = -np.log(p[picked]).mean(), -np.log(q[picked]).mean()
+    to_meme, to_own = (q * np.log(q / p)).sum(1).mean(), (p * np.log(p / q)).sum(1).mean()
+    value = s.method.local_loss(client, Batch(images, labels))
+    assert value.item() == pytest.approx(0.3 * ce_own + 0.7 * to_meme + 0.8 * ce_meme + 0.2 * to_own, rel=1e-4)
+    value.backward()
+    onehot = np.eye(4)[labels.numpy()]
+    gradient = (0.3 * (p - onehot) + 0.7 * (p - q)).mean(axis=0)  # nothing from the meme's loss
+    np.testing.assert_allclose(client.model.head.bias.grad, gradient, atol=1e-5)
+
+
+def test_without_distillation_the_own_model_learns_alone(stage: Make) -> None:
+    models = ("simple_cnn@4", "mlp", "simple_cnn@6")
+    apart, alone, together = stage("fml", models, alpha=1.0), stage("solo", models), stage("fml", models)
+    for s in (apart, alone, together):
+        s.play(2)
+    assert same(apart.weights(), alone.weights())
+    assert not same(together.weights(), alone.weights())
+
+
+def test_an_unknown_shared_model_is_refused(small: Callable[..., Experiment]) -> None:
+    experiment = small("fml", settings={"meme": "simple_cn"})
+    with pytest.raises(UsageError, match="unknown model 'simple_cn'; did you mean simple_cnn"):
+        run(experiment)
+    assert not experiment.out.exists()
