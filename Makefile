@@ -35,7 +35,7 @@ browser:  ## Chromium, for the tests of the report and the live page; playwright
 	  else echo "make browser: the browser tests need Chromium; install it, for example: sudo apt-get install chromium" >&2; exit 1; fi
 
 docs: $(STAMP)  ## the documentation as a site, in site/
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 benchmark: $(STAMP)
 	$(BIN)/python benchmarks/overhead.py
