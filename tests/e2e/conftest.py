@@ -93,12 +93,16 @@ class Federation:
         lines = path.read_text().splitlines(keepends=True) if path.exists() else []
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
-    def until(self, what: Callable[[], Any], patience: float = PATIENCE) -> Any:
-        """Wait until ``what`` is true; show all logs if it never is."""
+    def until(
+        self, what: Callable[[], Any], while_runs: subprocess.Popen[bytes] | None = None, patience: float = PATIENCE
+    ) -> Any:
+        """Wait until ``what`` is true; show all logs if it never is, or if a process ends before it."""
         end = time.monotonic() + patience
         while time.monotonic() < end:
             if value := what():
                 return value
+            if while_runs is not None and while_runs.poll() is not None:
+                break
             time.sleep(0.1)
         raise AssertionError(f"waited {patience:.0f} s in vain\n{self.all_logs()}")
 

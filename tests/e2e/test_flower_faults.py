@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from tests.e2e.conftest import MODELS, SETTINGS, SITES, TROUBLE, Federation
 
@@ -53,7 +54,7 @@ def test_same_numbers_as_one_process_and_a_killed_server_goes_on_to_them(federat
     # server and SuperLink die together; the nodes live on and meet a new SuperLink
     broken = federation.write("broken", settings={"sync": "epoch"})
     server = federation.serve(broken)
-    federation.until(lambda: checkpoint.latest(federation.folder / "broken" / "checkpoint"))
+    federation.until(lambda: checkpoint.latest(federation.folder / "broken" / "checkpoint"), server)
     federation.end(server, signal.SIGKILL)
     assert len(federation.events("broken")) < 3
     server = federation.serve(broken, "--resume")
@@ -82,23 +83,23 @@ def test_each_trouble_of_a_client_costs_it_one_round_and_is_named(federation: Fe
         assert f"red was left out of speak: {reason}" in federation.log("serve.log")
 
 
-def test_a_late_node_joins_and_a_killed_one_comes_back(federation: Federation) -> None:
+def test_a_late_node_joins_and_a_killed_supernode_is_started_again(federation: Federation) -> None:
     federation.node("green")
-    path = federation.write("run", rounds=9, deadline=8, wait=3, settings={"sync": "epoch"})
+    path = federation.write("run", rounds=14, deadline=6, wait=15, settings={"sync": "epoch"})
     server = federation.serve(path)
-    federation.until(lambda: len(federation.events("run")) >= 1)
+    federation.until(lambda: len(federation.events("run")) >= 1, server)
     assert left_out(federation.events("run"))[0] == "not connected"
     red = federation.node("red")
-    federation.until(lambda: "red: train.act" in federation.log("node-red.log"))
-    federation.end(red, signal.SIGKILL)
-    killed_at = len(federation.events("run"))
-    federation.until(lambda: len(federation.events("run")) > killed_at or server.poll() is not None)
-    federation.node("red")
+    federation.until(lambda: federation.log("node-red.log").count("red: train.act") >= 2, server)
+    joined = len(federation.events("run"))
+    (supernode,) = (child for child in psutil.Process(red.pid).children() if "supernode" in " ".join(child.cmdline()))
+    supernode.kill()
     federation.finished(server)
     why = left_out(federation.events("run"))
-    assert "" in why[1 : killed_at + 2]  # it joined
-    assert any(why[killed_at:])  # it was missed
+    assert "" in why[1 : joined + 1]  # it joined, and did first what it had missed
+    assert any(why[joined:])  # it was missed while it was gone
     assert why[-1] == ""  # and came back
+    assert "the SuperNode ended" in federation.log("node-red.log")
     result = json.loads((federation.folder / "run" / "result.json").read_text())
     assert [client["train"] for client in result["clients"]] == [48, 48]
 

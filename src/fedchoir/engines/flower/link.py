@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -135,7 +136,7 @@ class Link:
         end = time.monotonic() + START
         while time.monotonic() < end:
             if self._process.poll() is not None:
-                raise UsageError(f"the SuperLink did not start: {last_line(self.log)} (all of it: {self.log})")
+                raise UsageError(f"the SuperLink did not start: {last_words(self.log)} (all of it: {self.log})")
             try:
                 self._client().ListNodes(ListNodesRequest())
                 return
@@ -235,7 +236,16 @@ class Link:
                 self._process.wait()
 
 
-def last_line(log: Path) -> str:
-    """The last thing that a program said."""
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return lines[-1] if lines else "it said nothing"
+def last_words(log: Path) -> str:
+    """The last error that a program of Flower's told, in one line; else the last thing that it said."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", log.read_text(errors="replace"))
+    lines = [line.strip() for line in plain.splitlines() if line.strip()]
+    errors = [number for number, line in enumerate(lines) if line.startswith("ERROR")]
+    if not errors:
+        return lines[-1] if lines else "it said nothing"
+    told = [lines[errors[-1]].removeprefix("ERROR").lstrip(" :")]
+    for line in lines[errors[-1] + 1 :]:
+        if line.startswith(("INFO", "WARNING", "For more")):
+            break
+        told.append(line)
+    return " ".join(told)

@@ -35,7 +35,7 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
 from fedchoir.engines.flower.codec import MAX_BLOB, Letter
-from fedchoir.engines.flower.link import ACQUIRE, die_with_parent, environment, last_line
+from fedchoir.engines.flower.link import ACQUIRE, die_with_parent, environment, last_words
 from fedchoir.engines.flower.own_site import OwnSite
 from fedchoir.engines.flower.seal import check_seal
 from fedchoir.engines.flower.site import Worker
@@ -43,6 +43,7 @@ from fedchoir.engines.flower.wire import CARD, deadline_of, from_records, seal_o
 from fedchoir.errors import UsageError
 
 POLL = 0.1  # seconds between two looks for a message
+REFUSALS = 3  # a server that has just started may not know our key yet
 PAUSE = 3.0  # seconds before a SuperNode that ended is started again
 Tell = Callable[[str], None]
 
@@ -81,6 +82,7 @@ class Node:
         self._supernode: subprocess.Popen[bytes] | None = None
         self._address = ""
         self._connected = False
+        self._refusals = 0
 
     def run(self) -> None:
         self.site.work.mkdir(parents=True, exist_ok=True)
@@ -131,16 +133,17 @@ class Node:
                 process.wait()
 
     def _alive(self) -> bool:
-        """Whether the SuperNode runs. One that ends before it was ever connected was refused."""
+        """Whether the SuperNode runs. One that ends again and again before it is connected is refused."""
         assert self._supernode is not None
         if not self._connected and "SuperNode ID" in self.log.read_text(errors="replace"):
             self._connected = True
             self.tell(f"{self.site.name}: connected")
         if self._supernode.poll() is None:
             return True
-        if not self._connected:
-            raise UsageError(f"the server refused {self.site.name}: {last_line(self.log)} (all of it: {self.log})")
-        self.tell(f"{self.site.name}: the SuperNode ended ({last_line(self.log)}); starting it again")
+        self._refusals = 0 if self._connected else self._refusals + 1
+        if self._refusals == REFUSALS:
+            raise UsageError(f"the server refused {self.site.name}: {last_words(self.log)} (all of it: {self.log})")
+        self.tell(f"{self.site.name}: the SuperNode ended ({last_words(self.log)}); starting it again")
         return False
 
     # -- messages --------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from fedchoir.federation.task import ClientCard
 PULL = 0.2  # seconds between two looks for answers
 GRACE = 30.0  # seconds by which the SuperLink keeps a message longer than we wait for it
 CARD_DEADLINE = 120.0
+AGAIN = 20.0  # seconds before a node that was refused is asked again: its operator may have put it right
 
 
 class Registry(Protocol):
@@ -44,6 +45,7 @@ class GridPost:
     cards: dict[str, dict[str, Any]] = field(default_factory=dict)
     where: dict[str, int] = field(default_factory=dict)  # node by site
     refused: dict[int, str] = field(default_factory=dict)
+    _asked_at: dict[int, float] = field(default_factory=dict)
     admit: Callable[[Mapping[str, Any]], None] = any_card
 
     # -- who is there ----------------------------------------------------------------------------------------------
@@ -52,10 +54,11 @@ class GridPost:
         """Look who is connected; ask nodes that are new for their cards. Returns the sites that are there."""
         online = set(self.grid.get_node_ids())
         self.where = {name: node for name, node in self.where.items() if node in online}
-        known = set(self.where.values()) | set(self.refused)
+        known = set(self.where.values()) | {n for n, at in self._asked_at.items() if time.monotonic() < at + AGAIN}
         fresh = [n for n in online if n not in known and (not self.registry.nodes or n in self.registry.nodes)]
         letters = {node: Letter(dict(self.asked)) for node in fresh}
         for node, answer in self._exchange(letters, CARD, min(CARD_DEADLINE, self.deadline)):
+            self._asked_at[node] = time.monotonic()
             self._take(node, answer)
         return [name for name in self.names if name in self.where]
 
@@ -75,6 +78,7 @@ class GridPost:
             return
         self.cards[name] = card
         self.where[name] = node
+        self.refused.pop(node, None)
 
     def arrivals(self, cards: tuple[ClientCard, ...]) -> tuple[ClientCard, ...]:
         """The cards with those filled in that came late. Looks only if someone is missing."""

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from cryptography import x509
+
 from fedchoir import methods
 from fedchoir.engines.flower.codec import MessageError
 from fedchoir.engines.flower.engine import FlowerEngine
@@ -42,12 +44,14 @@ def serve(
     sealer = None if federation.insecure else Sealer.read(federation.certificate, federation.key)
     plan.out.mkdir(parents=True, exist_ok=True)
     with Link(federation, plan.out / "link") as link:
+        if check_only:
+            check_server(federation, plan, tell)
         tell(f"the SuperLink listens on {federation.address}{' WITHOUT TLS' if federation.insecure else ''}")
         post = GridPost(
             link.open(), link, tuple(site.name for site in federation.sites), question(plan),
             deadline=federation.deadline, limit=federation.limit, sealer=sealer,
         )  # fmt: skip
-        task = agree(federation, plan, post, tell)
+        task = agree(federation, plan, post, tell, all_of_them=check_only)
         if check_only:
             return None
         method = methods.get(plan.experiment.method)(plan.params, task)
@@ -75,10 +79,10 @@ def question(plan: Plan) -> dict[str, Any]:
     return {"method": plan.experiment.method, "settings": params.model_dump(mode="json"), "public": public}
 
 
-def agree(federation: FederationFile, plan: Plan, post: GridPost, tell: Tell) -> Task:
+def agree(federation: FederationFile, plan: Plan, post: GridPost, tell: Tell, *, all_of_them: bool) -> Task:
     """Wait for the sites and see that what they hold fits together."""
     post.admit = lambda card: fits(card, federation, post.cards)
-    there = wait_for_sites(federation, post, tell)
+    there = wait_for_sites(federation, post, tell, all_of_them)
     for name in there:
         card = post.cards[name]
         tell(f"{name}: {card['model']}, {card['train']} images to train and {card['test']} to test, "
@@ -102,16 +106,16 @@ def agree(federation: FederationFile, plan: Plan, post: GridPost, tell: Tell) ->
     )
 
 
-def wait_for_sites(federation: FederationFile, post: GridPost, tell: Tell) -> list[str]:
+def wait_for_sites(federation: FederationFile, post: GridPost, tell: Tell, all_of_them: bool) -> list[str]:
     """All sites; or, when time is up, enough of them, if the architecture of those that lack is known."""
     end = time.monotonic() + federation.wait
     tell(f"waiting for {', '.join(post.names)}")
-    told: set[int] = set()
+    told: set[str] = set()
     while True:
         there = post.call_roll()
-        for node in post.refused.keys() - told:
-            told.add(node)
-            tell(f"refused: {post.refused[node]}")
+        for why in set(post.refused.values()) - told:
+            told.add(why)
+            tell(f"refused: {why}")
         if len(there) == len(post.names):
             return there
         if time.monotonic() > end:
@@ -119,6 +123,8 @@ def wait_for_sites(federation: FederationFile, post: GridPost, tell: Tell) -> li
         time.sleep(ROLL)
     lacking = [site for site in federation.sites if site.name not in there]
     reasons = "; ".join(post.refused.values())
+    if all_of_them:
+        raise UsageError(reasons or f"{lacking[0].name} did not come within {federation.wait:g} s")
     if len(there) < max(1, federation.quorum * len(post.names)):
         raise UsageError(
             f"only {len(there)} of {len(post.names)} sites came within {federation.wait:g} s, and quorum is "
@@ -176,6 +182,9 @@ def run_name(plan: Plan, resume: bool) -> str:
     return name
 
 
-def free_space(plan: Plan) -> int:
-    plan.out.mkdir(parents=True, exist_ok=True)
-    return shutil.disk_usage(plan.out).free
+def check_server(federation: FederationFile, plan: Plan, tell: Tell) -> None:
+    """What can be said before anyone has come: disk and certificate."""
+    tell(f"{plan.out}: {shutil.disk_usage(plan.out).free / 2**30:.0f} GiB free")
+    if not federation.insecure:
+        end = x509.load_pem_x509_certificate(federation.certificate.read_bytes()).not_valid_after_utc
+        tell(f"{federation.certificate}: valid until {end:%Y-%m-%d}")
