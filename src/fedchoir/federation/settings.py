@@ -66,7 +66,7 @@ class Settings(BaseModel):
 
     # machine
     keep_gb: float = Field(
-        0.8,
+        0.4,
         ge=0,
         description="on the CPU: GB kept for a backward pass; beyond it the widest blocks are computed twice, to the "
         "same numbers (0: no limit)",
