@@ -239,3 +239,12 @@ def test_unequal_class_sets_break_nothing(stage: Make, uneven: Path) -> None:
         events = s.play(2)
         assert not any(e["left_out"] for e in events), method
         assert all(t.isfinite().all() for weights in s.weights() for t in weights.values()), method
+
+
+@pytest.mark.parametrize("method", ["rcfl", "rhfl", "fedmatch", "fbcl", "fedmd"])
+def test_one_exchange_a_pass_carries_as_much(method: str, stage: Make) -> None:
+    """With sync = epoch every client hears of all batches at once, each its own."""
+    (by_batch,), (by_epoch,) = (stage(method, CNN, sync=sync, average="never").play() for sync in ("batch", "epoch"))
+    assert by_epoch["messages"] < by_batch["messages"]
+    for key in ("bytes_up", "bytes_down"):
+        assert by_epoch[key] == by_batch[key] > 0
