@@ -93,6 +93,19 @@ def test_rounds_without_evaluation_are_gaps(tmp_path: Path) -> None:
     assert run["intra"][1] is not None
 
 
+def test_label_skew_has_one_test_set_and_own_shares(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "x", "fedavg", 0, rounds=4, scenario="cifar10")
+    edit(folder / "result.json", tests=["global"], inter=[], inter_avg=None, accuracy=[[50.0]] * 4)
+    lines = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    for line in lines:
+        line |= {"accuracy": [[50.0]] * 4, "inter_avg": None, "own": [70.0, None, 60.0, 50.0]}
+    (folder / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    data = data_of(write_report([folder]))
+    assert data["groups"][0]["rows"][0]["inter"] is None
+    assert data["runs"][0]["homes"] == [None] * 4
+    assert data["runs"][0]["own"][0] == [70.0, None, 60.0, 50.0]
+
+
 def test_running_and_half_written(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "x", "fccl", 0, rounds=9, done=4)
     with (folder / "events.jsonl").open("a") as file:

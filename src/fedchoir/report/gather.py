@@ -111,6 +111,8 @@ def unfinished(task: dict[str, Any], events: Sequence[Event]) -> Result | None:
 
 def homes(result: Result, task: dict[str, Any]) -> tuple[int | None, ...]:
     """The column of each client's own test set; None where there is no such column (label skew)."""
+    if len(result.tests) < 2:
+        return (None,) * len(result.clients)
     named = {card.get("name"): card.get("home") for card in task.get("clients", []) if isinstance(card, dict)}
     places: list[int | None] = []
     for number, client in enumerate(result.clients):
@@ -135,6 +137,7 @@ def run_data(run: Run, name: str, *, matrices: int) -> dict[str, Any]:
         "intra": [tidy(event.get("intra_avg"), 6) for event in events],
         "inter": [tidy(event.get("inter_avg"), 6) for event in events],
         "accuracy": [_matrix(event["accuracy"]) if i in kept else None for i, event in enumerate(events)],
+        "own": [[tidy(value) for value in event["own"]] if event.get("own") else None for event in events],
         "losses": losses(names, events),
         **{key: [int(event.get(key, 0)) for event in events] for key in ("bytes_up", "bytes_down", "messages")},
         "seconds": phases(events),

@@ -8,6 +8,7 @@ function ticks(lo, hi, count) {
   return out;
 }
 function byteTicks(lo, hi, count) {
+  if (hi <= 1.5) return [0];
   const unit = 1024 ** Math.max(0, Math.floor(Math.log(Math.max(hi, 1)) / Math.log(1024)));
   return ticks(lo / unit, hi / unit, count).map((v) => v * unit);
 }
@@ -162,4 +163,11 @@ function heatTable(spec) {
     }), ...spec.extra.map((x) => el("td", { class: "total" }, spec.format(x.values[i])))));
   const scale = el("div", { class: "scale" }, spec.format(spec.lo), el("i", { style: { background: gradient(spec.stops) } }), spec.format(spec.hi), el("span", {}, "· framed: at home"));
   return [el("div", { class: "scroll" }, el("table", { class: "heat" }, el("thead", {}, head), el("tbody", {}, ...body))), scale];
+}
+
+// one test set for all: a tile a client. spec: {names, values, own, lo, hi, stops, format}
+function heatTiles(spec) {
+  const tiles = spec.names.map((name, i) => el("div", { title: spec.own ? `${name}: on all tests, and on its own share of them` : name, style: shade(spec.stops, (spec.values[i] - spec.lo) / (spec.hi - spec.lo || 1)) },
+    el("small", {}, name), spec.format(spec.values[i]), spec.own ? el("small", {}, `own ${spec.format(spec.own[i])}`) : null));
+  return [el("div", { class: "cells" }, ...tiles), el("div", { class: "scale" }, spec.format(spec.lo), el("i", { style: { background: gradient(spec.stops) } }), spec.format(spec.hi))];
 }

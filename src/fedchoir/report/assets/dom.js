@@ -49,9 +49,9 @@ function meanSd(values) {
 }
 
 // -- identity of a series: colour, and a dash where colours come round again
-const DASHES = ["", "7 4", "2 4"];
+const DASHES = ["2 4", "10 3 2 3"];
 const colour = (i) => `var(--c${i % 8})`;
-const dash = (i) => (i < 4 ? "" : i < 8 ? "7 4" : DASHES[Math.floor(i / 8) % 3 || 2]);
+const dash = (i) => (i < 4 ? "" : i < 8 ? "7 4" : DASHES[Math.floor(i / 8 - 1) % 2]);
 const swatch = (i) => svg("svg", { class: "swatch", viewBox: "0 0 22 10", "aria-hidden": "true" },
   svg("line", { x1: 0, x2: 22, y1: 5, y2: 5, "stroke-width": 3, style: { stroke: colour(i) }, "stroke-dasharray": dash(i) || null }));
 

@@ -33,15 +33,20 @@ function summaryTable(group) {
   const rows = group.rows, published = rows.some((row) => row.published);
   const places = (key) => rows.map((r) => r[key]?.mean ?? -Infinity).map((v, _, all) => (rows.length > 1 && isFinite(v) ? all.filter((o) => o > v).length : null));
   const intra = places("intra"), inter = places("inter");
-  const names = ["method", "seeds", "inter %", ...(published ? ["published inter"] : []), "intra %", ...(published ? ["published intra"] : []), "Δ inter to solo", "traffic / round", "messages", "time"];
-  const body = rows.map((row, k) => el("tr", {},
-    el("td", { "data-key": row.label }, el("span", { class: "name", title: row.label }, swatch(k), el("span", {}, row.label))),
-    el("td", { "data-key": row.seeds }, String(row.seeds)),
-    numberCell(row.inter, inter[k]), published ? numberCell(row.published?.inter, null, "published") : null,
-    numberCell(row.intra, intra[k]), published ? numberCell(row.published?.intra, null, "published") : null,
-    el("td", { "data-key": row.delta ?? "" }, row.delta === null ? "–" : (row.delta > 0 ? "+" : "") + percent(row.delta)),
-    el("td", { "data-key": row.traffic }, bytes(row.traffic)), el("td", { "data-key": row.messages }, String(Math.round(row.messages))),
-    el("td", { "data-key": row.seconds }, duration(row.seconds))));
+  const spread = rows.some((row) => row.inter), beside = (metric) => published && rows.some((row) => row.published?.[metric]);
+  const columns = [
+    ["method", (row, k) => el("td", { "data-key": row.label }, el("span", { class: "name", title: row.label }, swatch(k), el("span", {}, row.label)))],
+    ["seeds", (row) => el("td", { "data-key": row.seeds }, String(row.seeds))],
+    spread && ["inter %", (row, k) => numberCell(row.inter, inter[k])],
+    beside("inter") && ["published inter", (row) => numberCell(row.published?.inter, null, "published")],
+    [spread ? "intra %" : "accuracy %", (row, k) => numberCell(row.intra, intra[k])],
+    beside("intra") && [spread ? "published intra" : "published", (row) => numberCell(row.published?.intra, null, "published")],
+    spread && ["Δ inter to solo", (row) => el("td", { "data-key": row.delta ?? "" }, row.delta === null ? "–" : (row.delta > 0 ? "+" : "") + percent(row.delta))],
+    ["traffic / round", (row) => el("td", { "data-key": row.traffic }, bytes(row.traffic))],
+    ["messages", (row) => el("td", { "data-key": row.messages }, String(Math.round(row.messages)))],
+    ["time", (row) => el("td", { "data-key": row.seconds }, duration(row.seconds))],
+  ].filter(Boolean);
+  const names = columns.map(([name]) => name), body = rows.map((row, k) => el("tr", {}, ...columns.map(([, make]) => make(row, k))));
   return sortable(el("table", { id: "summary" }, el("thead", {}, el("tr", {}, ...names.map((n) => el("th", { scope: "col" }, n)))), el("tbody", {}, ...body)));
 }
 function summary(group) {

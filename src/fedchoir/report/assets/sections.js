@@ -33,7 +33,7 @@ function curvesPart(hidden) {
     interCard.hidden = !spread;
     plots.className = spread ? "grid2" : "";
     inter.show({ x, y: { label: "inter", format: short }, named: true, series: series("inter") });
-    intra.show({ x, y: { label: "intra", format: short }, named: true, series: series("intra") });
+    intra.show({ x, y: { label: "intra", format: short }, named: true, title: spread ? "intra: the own test set, %" : "accuracy on the test set, %", series: series("intra") });
   }
   function show(next) {
     rows = next;
@@ -99,6 +99,12 @@ function matrixPart() {
       stops = DIVERGING;
       format = (v) => (v > 0 ? "+" : "") + fixed(1)(v);
     }
+    if (run.tests.length === 1) {
+      const own = base ? null : run.own[run.rounds.indexOf(round)];
+      place.replaceChildren(...heatTiles({ names: run.clients.map((c) => c.name), values: values.map((line) => line[0]), own, lo, hi, stops, format }));
+      eachClient(runs, round);
+      return;
+    }
     const extra = run.homes.every((h) => h !== null) ? [
       { name: "intra", values: values.map((line, i) => line[run.homes[i]]) },
       { name: "inter", values: values.map((line, i) => { const others = line.filter((_, j) => j !== run.homes[i]); return others.length ? sum(others) / others.length : null; }) },
@@ -141,6 +147,7 @@ function lossPart() {
         name, i: c, points: overSeeds({ runs }, (run) => run.rounds.map((r, k) => [r, (run.losses[kind] || [])[c]?.[k] ?? null])) })) });
       return el("div", { class: "card" }, chart.node);
     });
+    place.className = kinds.length > 1 ? "grid2" : "";
     if (place.children.length !== wanted.length || kinds.join() !== place.dataset.kinds) { place.replaceChildren(...wanted); place.dataset.kinds = kinds.join(); }
     kinds.length || place.replaceChildren(el("p", { class: "empty" }, "no losses were recorded"));
   }
