@@ -138,6 +138,23 @@ def test_phone_has_no_sideways_scrolling(report: Path, watched: Watched) -> None
     assert watched.page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
 
 
+def test_figures_of_analyse_are_shown(tmp_path: Path, watched: Watched) -> None:
+    folder = make_run(tmp_path / "x", "fccl", 0, rounds=3)
+    (folder / "analysis").mkdir()
+    image = '<svg xmlns="http://www.w3.org/2000/svg" width="40" height="30"><script>window.hit=1</script></svg>'
+    (folder / "analysis" / "cka.svg").write_text(image)
+    index = [
+        {"name": "cka", "file": "cka.svg", "title": "CKA", "caption": "alike"},
+        {"name": "x", "file": "../task.json"},
+    ]
+    (folder / "analysis" / "index.json").write_text(json.dumps(index))
+    watched.open(write_report([folder]).as_uri())
+    images = watched.page.locator("#s-figures img")
+    assert images.count() == 1
+    assert images.first.evaluate("image => image.decode().then(() => image.naturalWidth)") == 40
+    assert watched.page.evaluate("window.hit") is None
+
+
 def test_hostile_names_run_nothing(tmp_path: Path, watched: Watched) -> None:
     evil = '<img src=x onerror="window.hit=1"><script>window.hit=1</script>'
     folder = make_run(tmp_path / "x", "fccl", 0, rounds=3)

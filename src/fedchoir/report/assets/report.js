@@ -62,19 +62,19 @@ function summary(group) {
 function differences(rows) {
   const facts = (run) => ({ method: run.method, profile: run.profile, public: run.public, precision: run.precision, device: run.device, ...run.settings });
   const all = rows.map((row) => facts(row.runs[0])), keys = [...new Set(all.flatMap((f) => Object.keys(f)))];
-  const text = (v) => (v === undefined ? "" : typeof v === "string" ? v : JSON.stringify(v));
+  const text = (v) => (v === undefined || v === null ? "" : typeof v === "string" ? v : JSON.stringify(v));
   const table = (wanted, id) => el("div", { class: "card scroll" }, el("table", { id }, el("thead", {}, el("tr", {}, el("th", {}, "setting"), ...rows.map((row) => el("th", { class: "text" }, row.label)))),
     el("tbody", {}, ...wanted.map((key) => el("tr", {}, el("td", {}, key), ...all.map((f) => el("td", { class: "text" }, text(f[key]))))))));
   const differing = keys.filter((key) => new Set(all.map((f) => text(f[key]))).size > 1);
   const head = rows.length < 2 ? [] : differing.length ? [table(differing, "differences")] : [el("p", { class: "empty" }, "no setting differs")];
-  return [...head, el("details", rows.length < 2 ? { open: true } : {}, el("summary", {}, "all settings"), table(keys, "settings"))];
+  return [...head, el("details", {}, el("summary", {}, "all settings"), table(keys, "settings"))];
 }
 function provenance(runs) {
   return runs.map((run) => el("details", {}, el("summary", {}, run.name), ...run.notes.map((note) => el("p", { class: "note" }, note)),
     el("p", { class: "hint" }, Object.entries(run.versions).map(([k, v]) => `${k} ${v}`).join(" · ") + (run.device ? ` · on ${run.device}` : "")), run.toml ? el("pre", {}, run.toml) : null));
 }
 function figuresOf(runs) {
-  return runs.flatMap((run) => (run.figures || []).map((f) => el("figure", {}, el("img", { src: f.src, alt: f.title, loading: "lazy" }), el("figcaption", {}, el("b", {}, f.title), runs.length > 1 ? ` · ${run.name}` : "", el("br"), f.caption))));
+  return runs.flatMap((run) => (run.figures || []).map((f) => el("figure", {}, el("img", { src: f.src, alt: f.title, decoding: "async" }), el("figcaption", {}, el("b", {}, f.title), runs.length > 1 ? ` · ${run.name}` : "", el("br"), f.caption))));
 }
 
 const part = (id, title, hint, ...content) => el("section", { id }, el("h2", {}, title), hint ? el("p", { class: "hint" }, hint) : null, ...content);
