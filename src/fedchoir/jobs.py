@@ -2,7 +2,7 @@
 
 What has been done is read from the run folders themselves: a ``result.json`` is a finished run, a checkpoint is one to
 go on with. A run is locked by the process that plays it, so two sweeps may share a folder; the lock goes with the
-process, however it ends. One process plays one run, so a crash is that run's alone and memory is given back.
+process, however it ends. A process in which something went wrong is not used again, so a crash is that run's alone.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -30,6 +30,7 @@ from fedchoir.sweep import Job
 
 POLL = 0.5  # seconds between looks at runs that another sweep plays
 FREE_TO_DIFFER = {"out", "data_root", "device"}
+ENDS = ("finished", "there", "failed", "busy")
 
 
 @dataclass(frozen=True)
@@ -43,14 +44,14 @@ class Outcome:
     seconds: float = 0.0
 
 
-Watch = Callable[[Job, dict[str, Any]], None]
-"""Told what a run says: {"event": "began" | "round" | "there" | "finished" | "failed", …}."""
+Said = dict[str, Any]
+"""What a process says of its run: {"event": "began" | "round" | "finished" | "there" | "failed" | "busy", …}."""
+Watch = Callable[[Job, Said], None]
 
 
 def run_jobs(jobs: Sequence[Job], processes: int = 1, watch: Watch = lambda job, said: None) -> list[Outcome]:
     """Play every job that is not finished yet, ``processes`` at once; outcomes in the order of the jobs."""
-    crew = _Crew(max(1, processes), watch)
-    with crew:
+    with _Crew(min(processes, len(jobs)) or 1, watch) as crew:
         waiting = list(jobs)
         while waiting or crew.busy:
             waiting = [job for job in waiting if not crew.take(job)]
@@ -91,23 +92,31 @@ def is_locked(job: Job) -> bool:
         return True
 
 
-class _Crew:
-    """The processes at work, and what has become of each job."""
+def log_of(job: Job) -> Path:
+    """Where everything goes that a run prints."""
+    folder = job.out.parent / "logs"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{job.out.name}.log"
 
-    def __init__(self, processes: int, watch: Watch) -> None:
+
+class _Crew:
+    """The processes, and what has become of each job."""
+
+    def __init__(self, places: int, watch: Watch) -> None:
         self.outcomes: dict[str, Outcome] = {}
-        self._places = processes
+        self._places = places
         self._watch = watch
-        self._at_work: dict[str, _Worker] = {}
-        self._said: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
+        self._workers: list[_Worker] = []
+        self._said: queue.Queue[tuple[_Worker, Said]] = queue.Queue()
 
     @property
     def busy(self) -> bool:
-        return bool(self._at_work)
+        return any(worker.job for worker in self._workers)
 
     def take(self, job: Job) -> bool:
         """Whether the job is dealt with: done already, or given to a process. Not if it must wait."""
-        if len(self._at_work) >= self._places:
+        idle = next((worker for worker in self._workers if worker.job is None), None)
+        if idle is None and len(self._workers) >= self._places:
             return False
         try:
             finished = is_finished(job)
@@ -119,25 +128,32 @@ class _Crew:
             return True
         if is_locked(job):
             return False
-        self._at_work[job.name] = _Worker(job, threads_for(self._places), self._said)
+        if idle is None:
+            idle = _Worker(threads_for(self._places), self._said)
+            self._workers.append(idle)
+        idle.begin(job)
         return True
 
     def listen(self, timeout: float) -> list[Job]:
         """Hear one thing that a process says, or nothing for a while; gives back a job that must wait after all."""
         try:
-            name, said = self._said.get(timeout=timeout)
+            worker, said = self._said.get(timeout=timeout)
         except queue.Empty:
             return []
-        worker = self._at_work[name]
+        job = worker.job
+        if said["event"] == "gone" or said.get("leaving"):
+            self._workers = [other for other in self._workers if other is not worker]
+        if job is None:
+            return []
         if said["event"] == "gone":
-            del self._at_work[name]
-            if worker.last.get("event") == "busy":
-                return [worker.job]
-            self._end(worker.outcome())
-        elif said["event"] in ("finished", "there", "failed", "busy"):
-            worker.last = said
-        else:
-            self._watch(worker.job, said)
+            said = {"event": "failed", "why": worker.how_it_ended()}
+        if said["event"] not in ENDS:
+            self._watch(job, said)
+            return []
+        outcome = worker.outcome(said)
+        if said["event"] == "busy":
+            return [job]
+        self._end(outcome)
         return []
 
     def _end(self, outcome: Outcome) -> None:
@@ -148,124 +164,56 @@ class _Crew:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for worker in self._at_work.values():
+        for worker in self._workers:
             worker.stop()
 
 
 class _Worker:
-    """A process that plays one run. It speaks JSON lines; its standard input stays open as long as we live."""
+    """A process that plays runs, one after the other. Its standard input stays open as long as we live."""
 
-    def __init__(self, job: Job, threads: int, said: queue.Queue[tuple[str, dict[str, Any]]]) -> None:
-        self.job = job
-        self.last: dict[str, Any] = {}
-        self.log = job.out.parent / "logs" / f"{job.out.name}.log"
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        self._start = time.perf_counter()
-        environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-        with self.log.open("a") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "fedchoir.jobs"],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=environment,
-            )  # fmt: skip
-        assert self._process.stdin is not None
-        task = {"experiment": job.experiment.model_dump(mode="json"), "name": job.name, "label": job.label}
-        with suppress(OSError):  # a process that died at once is found dead below
-            self._process.stdin.write(json.dumps({**task, "threads": threads}) + "\n")
-            self._process.stdin.flush()
+    def __init__(self, threads: int, said: queue.Queue[tuple[_Worker, Said]]) -> None:
+        self.job: Job | None = None
+        self._start = 0.0
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "fedchoir.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)},
+        )
         threading.Thread(target=self._hear, args=(said,), daemon=True).start()
 
-    def _hear(self, said: queue.Queue[tuple[str, dict[str, Any]]]) -> None:
+    def begin(self, job: Job) -> None:
+        self.job, self._start = job, time.perf_counter()
+        task = {"name": job.name, "label": job.label, "experiment": job.experiment.model_dump(mode="json")}
+        assert self._process.stdin is not None
+        with suppress(OSError):  # a process that is dead is heard to be gone
+            self._process.stdin.write(json.dumps(task) + "\n")
+            self._process.stdin.flush()
+
+    def _hear(self, said: queue.Queue[tuple[_Worker, Said]]) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.endswith("\n"):  # else the process died in the middle of it
-                said.put((self.job.name, json.loads(line)))
+                said.put((self, json.loads(line)))
         self._process.wait()
-        said.put((self.job.name, {"event": "gone"}))
+        said.put((self, {"event": "gone"}))
 
-    def outcome(self) -> Outcome:
-        state = self.last.get("event", "failed")
+    def outcome(self, said: Said) -> Outcome:
+        """What became of the job; the process has none from here on."""
+        assert self.job is not None
+        job, self.job = self.job, None
+        log = log_of(job) if said["event"] == "failed" else None
+        return Outcome(job, said["event"], said.get("why", ""), log, time.perf_counter() - self._start)
+
+    def how_it_ended(self) -> str:
         code = self._process.returncode
-        gone = f"its process was killed by signal {-code}" if code < 0 else f"its process ended with {code}"
-        why = "" if state != "failed" else self.last.get("why", gone)
-        return Outcome(self.job, state, why, self.log, time.perf_counter() - self._start)
+        return f"its process was killed by signal {-code}" if code < 0 else f"its process ended with {code}"
 
     def stop(self) -> None:
-        """The run stops where it is; its last checkpoint is whole."""
+        """A run at work stops where it is; its last checkpoint is whole."""
         self._process.kill()
         self._process.wait()
-
-
-# -- inside the process of one run -------------------------------------------------------------------------------------
-
-
-class _Teller:
-    """An `Observer` that tells the sweep about every round."""
-
-    def __init__(self, say: Callable[..., None]) -> None:
-        self._say = say
-
-    def began(self, plan: Any, task: Any, done: list[Any]) -> None:
-        self._say("began", rounds=task.rounds, done=len([e for e in done if e["round"] >= 0]))
-
-    def client(self, name: str, phase: str) -> None:
-        pass
-
-    def round(self, event: dict[str, Any]) -> None:
-        self._say("round", round=event["round"], intra=event["intra_avg"], inter=event["inter_avg"])
-
-    def ended(self) -> None:
-        pass
-
-
-def work() -> None:
-    """``python -m fedchoir.jobs``: play the run that comes as one line of JSON on standard input."""
-    with _private_voice() as voice:
-
-        def say(event: str, **facts: Any) -> None:
-            voice.write(json.dumps({"event": event, **facts}) + "\n")
-            voice.flush()
-
-        given = json.loads(sys.stdin.readline())
-        threading.Thread(target=_leave_with_the_sweep, daemon=True).start()
-        experiment = experiments.make(given["experiment"])
-        job = Job(given["name"], given["label"], experiment)
-        try:
-            with lock_of(job):
-                if is_finished(job):
-                    return say("there")
-                _play(job, given["threads"], say)
-                say("finished")
-        except Timeout:  # another sweep took the run since ours looked
-            say("busy")
-        except UsageError as error:
-            say("failed", why=str(error))
-        except Exception as error:
-            say("failed", why=f"{type(error).__name__}: {error}".splitlines()[0])
-            raise
-
-
-def _play(job: Job, threads: int, say: Callable[..., None]) -> None:
-    import torch
-
-    from fedchoir.runner import run
-    from fedchoir.ui.status import LiveStatus
-
-    torch.set_num_threads(threads)
-    run(job.experiment, resume=True, observers=[_Teller(say), LiveStatus()])
-
-
-@contextmanager
-def _private_voice() -> Iterator[IO[str]]:
-    """Our standard output for messages alone: whatever a library prints goes to the log."""
-    with os.fdopen(os.dup(1), "w") as voice:
-        os.dup2(2, 1)
-        yield voice
-
-
-def _leave_with_the_sweep() -> None:
-    """When the sweep is gone, even killed, our standard input ends: do not go on unseen."""
-    sys.stdin.read()
-    os._exit(1)
 
 
 def write_manifest(out: Path, table: str | None, title: str, jobs: Sequence[Job]) -> None:
@@ -277,7 +225,3 @@ def write_manifest(out: Path, table: str | None, title: str, jobs: Sequence[Job]
     except (OSError, ValueError, KeyError, TypeError):
         before = {}
     write_json(path, {"table": table, "title": title, "runs": {**before, **{job.name: job.label for job in jobs}}})
-
-
-if __name__ == "__main__":
-    work()
