@@ -4,14 +4,17 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test lint install constraints benchmark docs browser clean
+.PHONY: demo test test-e2e lint install constraints benchmark docs browser clean
 .DEFAULT_GOAL := demo
 
 demo: $(STAMP)  ## four architectures learn from each other: solo, FedMD, FCCL, FCCL+ in one table
 	$(BIN)/fedchoir demo
 
 test: $(STAMP) lint browser  ## everything that CI checks
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest -n 2 --dist worksteal -m 'not e2e'
+
+test-e2e: $(STAMP)  ## real SuperLink and SuperNode processes on 127.0.0.1, one test after the other
+	OMP_NUM_THREADS=1 $(BIN)/pytest tests/e2e -m e2e --durations=10
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -22,6 +22,7 @@ from tests.conftest import draw_shapes
 SITES = {"green": ((0.1, 1, 0.1), 30), "red": ((1, 0.1, 0.1), 20)}
 MODELS = {"green": "mlp", "red": "resnet10@4"}
 SETTINGS = {"image_size": 16, "local_epochs": 2, "local_batch": 16, "public_size": 40, "public_batch": 16}
+QUIET = {"OMP_NUM_THREADS": "1", "COLUMNS": "200", "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 PATIENCE = 240.0  # seconds that anything may take on a busy machine before a test gives up
 TROUBLE = Path(__file__).parent / "troubled.py"
 
@@ -31,9 +32,7 @@ class Federation:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = self.free_port()
         self.running: list[subprocess.Popen[bytes]] = []
         rng = np.random.default_rng(5)
         (folder / "data").mkdir()
@@ -57,12 +56,25 @@ class Federation:
         path.write_text(tomli_w.dumps(told))
         return path
 
+    @staticmethod
+    def free_port() -> int:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            return int(probe.getsockname()[1])
+
     def start(self, log: str, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+        return self._popen(log, [sys.executable, "-m", "fedchoir", *arguments], environment)
+
+    def program(self, log: str, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        """One of Flower's own programs."""
+        return self._popen(log, [str(Path(sys.executable).parent / name), *arguments], {})
+
+    def _popen(self, log: str, command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
         with (self.folder / log).open("ab") as out:
             process = subprocess.Popen(
-                [sys.executable, "-m", "fedchoir", *arguments],
+                command,
                 cwd=self.folder, stdout=out, stderr=out, start_new_session=True,
-                env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200", **environment},
+                env={**os.environ, **QUIET, "FLWR_HOME": str(self.folder / "flwr"), **environment},
             )  # fmt: skip
         self.running.append(process)
         return process

@@ -85,7 +85,7 @@ def test_each_trouble_of_a_client_costs_it_one_round_and_is_named(federation: Fe
 
 def test_a_late_node_joins_and_a_killed_supernode_is_started_again(federation: Federation) -> None:
     federation.node("green")
-    path = federation.write("run", rounds=14, deadline=6, wait=15, settings={"sync": "epoch"})
+    path = federation.write("run", rounds=12, deadline=15, wait=15, settings={"sync": "epoch"})
     server = federation.serve(path)
     federation.until(lambda: len(federation.events("run")) >= 1, server)
     assert left_out(federation.events("run"))[0] == "not connected"

@@ -1,0 +1,78 @@
+"""Who may take part, and whom a site obeys: the authorisation matrix against a real SuperLink."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from tests.e2e.conftest import Federation
+
+from fedchoir.engines.flower.codec import Letter
+from fedchoir.engines.flower.federation import read_federation
+from fedchoir.engines.flower.link import Link
+from fedchoir.engines.flower.post import GridPost
+from fedchoir.engines.flower.seal import Sealer
+from fedchoir.engines.flower.serve import question
+
+pytestmark = pytest.mark.e2e
+
+
+def test_only_registered_keys_come_in_and_only_the_federations_server_is_obeyed(federation: Federation) -> None:
+    file = read_federation(federation.write("run"))
+    federation.fedchoir("keys", "--folder", "foreign", "--host", "127.0.0.1", "--site", "red")
+    address = f"127.0.0.1:{federation.port}"
+    with Link(file, federation.folder / "link") as link:
+        raw = {
+            "no key": ["--root-certificates", "keys/ca.crt"],
+            "unregistered key": ["--root-certificates", "keys/ca.crt", "--auth-supernode-private-key", "foreign/red"],
+            "insecure against TLS": ["--insecure"],
+            "wrong CA": ["--root-certificates", "foreign/ca.crt", "--auth-supernode-private-key", "keys/red"],
+        }
+        strangers = {}
+        for number, (name, options) in enumerate(raw.items()):
+            strangers[name] = federation.program(
+                f"stranger-{number}.log", "flower-supernode", "--superlink", address, "--max-retries", "2",
+                "--port", str(federation.free_port()), "--isolation", "process", *options,
+            )  # fmt: skip
+        green = federation.node("green")
+        grid = link.open()
+        online = federation.until(lambda: list(grid.get_node_ids()))
+        assert [link.nodes[node] for node in online] == ["green"]
+        for name, process in strangers.items():
+            federation.until(lambda process=process: process.poll() is not None)
+            assert process.returncode != 0, name
+        assert [link.nodes[node] for node in grid.get_node_ids()] == ["green"]
+
+        # a run that anyone could start on this SuperLink gets nothing out of a site, and neither does a replay
+        asked = question(file.plan())
+        honest = Sealer.read(file.certificate, file.key)
+        imposter = Sealer.read(federation.folder / "foreign/server.crt", federation.folder / "foreign/server.key")
+        (node,) = online
+
+        def answer(sealer: Sealer | None) -> Letter | str:
+            post = GridPost(grid, link, ("green",), asked, deadline=60, limit=file.limit, sealer=sealer)
+            ((_, came),) = post._exchange({node: Letter(dict(asked))}, "query.card", 60)
+            return came
+
+        for sealer in (None, imposter, ReplayedFrom(honest, run=7)):
+            assert "not sealed by this federation's server" in str(answer(sealer))
+        told = answer(honest)
+        assert isinstance(told, Letter)
+        assert told.header["name"] == "green"
+        assert told.header["train"] == 48
+
+        # a key that is revoked is out
+        link.revoke("green")
+        federation.until(lambda: list(grid.get_node_ids()) == [])
+        time.sleep(1)
+        assert green.poll() is None or green.returncode == 2
+
+
+class ReplayedFrom:
+    """A seal of the right server, but for another run."""
+
+    def __init__(self, sealer: Sealer, run: int) -> None:
+        self.certificate, self._sealer, self._run = sealer.certificate, sealer, run
+
+    def seal(self, run: int, node: int, text: str, blobs: list[bytes]) -> bytes:
+        return self._sealer.seal(self._run, node, text, blobs)
