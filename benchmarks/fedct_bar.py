@@ -32,19 +32,20 @@ from fedchoir.data.splits import complement, stratified_sample
 from fedchoir.federation.result import load_result, read_events
 
 RATES = (0.01, 0.03, 0.1)
-FEDCT = (  # around the middle of the paper's grids, one option at a time
-    {},
-    {"kappa": 0.5},
-    {"kappa": 2.0},
-    {"kappa": 5.0},
-    {"tau2": 0.05},
-    {"tau2": 0.05, "kappa": 0.5},
-    {"eta": 0.01},
-    {"eta": 0.5},
-    {"lambda_hy": 0.5},
-    {"lambda_mix": 0.1},
-)
-PGCT = ({}, {"kappa": 0.5}, {"kappa": 2.0}, {"tau2": 0.05, "kappa": 0.5})
+CONTRAST = [{"kappa": k, "tau2": 0.5} for k in (1.0, 0.1, 0.5, 2.0, 5.0)] + [
+    {"kappa": k, "tau2": 0.05} for k in (0.1, 0.5)
+]
+AXES = {  # one after the other, the best so far kept; the papers' grids, and a smaller κ for short runs
+    "fedavg": [[{"local_lr": lr} for lr in (0.01, 0.03, 0.1)]],
+    "pgct": [CONTRAST[:5]],
+    "fedct": [
+        CONTRAST,
+        [{"eta": v} for v in (0.1, 0.01, 0.5)],
+        [{"lambda_hy": v} for v in (0.1, 0.3, 0.5)],
+        [{"lambda_mix": v} for v in (0.5, 0.1, 0.3)],
+    ],
+}
+TOLD = ("kappa", "tau2", "eta", "lambda_hy", "lambda_mix", "local_lr")  # options that name a folder
 
 
 @dataclass(frozen=True)
@@ -64,9 +65,6 @@ class Job:
     def folder(self, out: Path) -> Path:
         options = "-".join(f"{k}={v}" for k, v in sorted(self.settings.items()) if k in TOLD)
         return out / "-".join(filter(None, (self.label, options, f"seed{self.seed}")))
-
-
-TOLD = ("kappa", "tau2", "eta", "lambda_hy", "lambda_mix", "local_lr")
 
 
 def perform(job: Job, out: Path) -> None:
@@ -123,6 +121,7 @@ class Bar:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args, self.out = args, Path(args.out)
+        self.tried: list[dict[str, Any]] = []
         self.common: dict[str, Any] = {
             "clients": 10, "beta": 0.1, "local_batch": 64, "optimizer": "sgd", "momentum": 0.0,
             "local_weight_decay": 1e-5, "lr_schedule": "constant",
@@ -134,50 +133,54 @@ class Bar:
         a = self.args
         return Job(label, method, seed, str(root), rounds, {**self.common, **settings}, a.model, a.device, a.precision)
 
-    def choose(self, label: str, method: str, candidates: list[dict[str, Any]], root: Path) -> dict[str, Any]:
-        """The candidate with the best mean accuracy on the validation images."""
-        a = self.args
-        jobs = {
-            n: [self.job(label, method, seed, root, rounds=a.tune_rounds, **c) for seed in a.tune_seeds]
-            for n, c in enumerate(candidates)
-        }
-        perform_all([job for group in jobs.values() for job in group], self.out, a.jobs)
-        scores = {n: statistics.mean(self.score(job) for job in group) for n, group in jobs.items()}
-        for n, score in sorted(scores.items(), key=lambda item: -item[1]):
-            print(f"  validation {score:6.2f}  {label} {candidates[n]}")
-        self.tried[label] = [{"options": candidates[n], "accuracy": scores[n]} for n in scores]
-        return candidates[max(scores, key=lambda n: scores[n])]
+    def tune(self, method: str, fixed: dict[str, Any]) -> dict[str, Any]:
+        """The options with the best mean accuracy on the validation images, axis by axis."""
+        best = {name: value for axis in AXES[method] for name, value in axis[0].items()}
+        for axis in AXES[method]:
+            best = self.choose(method, fixed, [{**best, **options} for options in axis[: self.args.candidates]])
+        return best
 
-    def score(self, job: Job) -> float:
-        return load_result(job.folder(self.out)).intra_avg
+    def choose(self, method: str, fixed: dict[str, Any], candidates: list[dict[str, Any]]) -> dict[str, Any]:
+        a, root = self.args, self.out / "validation"
+        jobs = [
+            [
+                self.job(f"tune-{method}", method, seed, root, rounds=a.tune_rounds, **fixed, **c)
+                for seed in a.tune_seeds
+            ]
+            for c in candidates
+        ]
+        perform_all([job for group in jobs for job in group], self.out, a.jobs)
+        scores = [statistics.mean(load_result(job.folder(self.out)).intra_avg for job in group) for group in jobs]
+        for score, options in sorted(zip(scores, candidates, strict=True), key=lambda pair: -pair[0]):
+            print(f"  validation {score:6.2f}  {method} {options}", flush=True)
+            self.tried.append({"method": method, "options": options, "accuracy": score})
+        return candidates[scores.index(max(scores))]
 
     def play(self) -> dict[str, Any]:
-        a, self.tried = self.args, {}
+        a = self.args
+        write_validation(Path(a.data_root), self.out / "validation")
+        whole = {"local_epochs": a.epochs}
         half = {"local_epochs": a.epochs // 2, "cross_epochs": a.epochs // 2}
-        validation = write_validation(Path(a.data_root), self.out / "validation")
-        rates = [{"local_lr": lr, "local_epochs": a.epochs} for lr in RATES[: a.candidates]]
-        lr = self.choose("tune-fedavg", "fedavg", rates, validation)["local_lr"]
-        best = {"fedexg": {}}
-        for method, grid in (("fedct", FEDCT), ("pgct", PGCT)):
-            if method in a.methods:
-                tried = [{"local_lr": lr, **half, **options} for options in grid[: a.candidates]]
-                chosen = self.choose(f"tune-{method}", method, tried, validation)
-                best[method] = {k: v for k, v in chosen.items() if k not in half}
-        jobs: dict[str, list[Job]] = {}
-        for seed in a.seeds:
-            kinds = {
-                "fedavg": ("fedavg", a.rounds, {"local_epochs": a.epochs}),
-                "fedavg-twice": ("fedavg", 2 * a.rounds, {"local_epochs": a.epochs // 2}),
-                **{m: (m, a.rounds, {**half, **best.get(m, {})}) for m in ("fedexg", "pgct", "fedct")},
-            }
-            for label, (method, rounds, options) in kinds.items():
-                if label in a.methods:
-                    job = self.job(label, method, seed, Path(a.data_root), rounds=rounds, **{"local_lr": lr, **options})
-                    jobs.setdefault(label, []).append(job)
-        perform_all([job for group in jobs.values() for job in group], self.out, a.jobs)
-        return self.summary(jobs, best, lr)
+        rate = self.tune("fedavg", whole)
+        chosen = {m: self.tune(m, {**half, **rate}) for m in ("pgct", "fedct") if m in a.methods}
+        exchanging = {"fedexg": {}, "pgct": {}, "fedct": {}, "fedct-random": {"broadcast": "random"}}
+        kinds = {
+            "fedavg": ("fedavg", a.rounds, whole),
+            "fedavg-twice": ("fedavg", 2 * a.rounds, {"local_epochs": a.epochs // 2}),
+            **{
+                label: (method := label.partition("-")[0], a.rounds, {**half, **chosen.get(method, {}), **options})
+                for label, options in exchanging.items()
+            },
+        }
+        jobs = {
+            label: [self.job(label, method, s, Path(a.data_root), rounds=rounds, **rate, **options) for s in a.seeds]
+            for label, (method, rounds, options) in kinds.items()
+            if label in a.methods
+        }
+        perform_all([job for seed in zip(*jobs.values(), strict=True) for job in seed], self.out, a.jobs)
+        return self.summary(jobs, {"fedavg": rate, **chosen})
 
-    def summary(self, jobs: dict[str, list[Job]], best: dict[str, Any], lr: float) -> dict[str, Any]:
+    def summary(self, jobs: dict[str, list[Job]], chosen: dict[str, Any]) -> dict[str, Any]:
         results = {label: [load_result(job.folder(self.out)) for job in group] for label, group in jobs.items()}
         first = next(iter(results))
         target = statistics.mean(r.intra_avg for r in results[first])
@@ -194,7 +197,7 @@ class Bar:
                 "rounds_to_target": reached, "seconds": [r.seconds["total"] for r in group],
             }  # fmt: skip
         return {
-            "arguments": vars(self.args), "common": self.common, "learning_rate": lr, "chosen": best,
+            "arguments": vars(self.args), "common": self.common, "chosen": chosen,
             "validation": self.tried, "target": target, "target_of": first, "rows": rows,
             "device": results[first][0].device, "versions": results[first][0].versions,
         }  # fmt: skip
@@ -222,12 +225,17 @@ def options() -> argparse.Namespace:
     parser.add_argument("--data-root", help="folder with cifar10.npz")
     parser.add_argument("--out", default="runs/fedct-bar")
     parser.add_argument("--jobs", type=int, default=6, help="runs at the same time")
-    parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--tune-rounds", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--tune-rounds", type=int, default=10)
     parser.add_argument("--epochs", type=int, default=4, help="epochs of every client in a round, in all (even)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--tune-seeds", type=int, nargs="+", default=[10, 11])
-    parser.add_argument("--methods", nargs="+", default=["fedavg", "fedavg-twice", "fedexg", "pgct", "fedct"])
+    parser.add_argument(
+        "--methods",
+        nargs="+",
+        default=["fedavg", "fedavg-twice", "fedexg", "pgct", "fedct"],
+        choices=["fedavg", "fedavg-twice", "fedexg", "pgct", "fedct", "fedct-random"],
+    )
     parser.add_argument("--candidates", type=int, default=99, help="only the first so many of each grid")
     parser.add_argument("--private", type=int, default=0, help="training images; 0: all")
     parser.add_argument("--model", default="resnet18@16")
