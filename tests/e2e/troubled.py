@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from pathlib import Path
 
 import torch
 
@@ -39,3 +41,18 @@ class Troubled(FedMD):
             "undeclared": Payload(logits=logits, patients=torch.zeros(3)),
             "huge": Payload(logits=torch.zeros(4_000_000)),
         }[trouble]
+
+
+class Gated(FedMD):
+    """FedMD whose clients tell when they begin to speak, and wait as long as a test holds them."""
+
+    name = "gated"
+    title = "for tests"
+
+    @says(logits="B C")
+    def speak(self, client: Client, batch: PublicBatch) -> Payload:
+        folder, who = Path(os.environ["FEDCHOIR_TEST_GATES"]), f"{client.name}-{client.round}"
+        (folder / f"began-{who}").touch()
+        while (folder / f"hold-{who}").exists():
+            time.sleep(0.1)
+        return super().speak(client, batch)

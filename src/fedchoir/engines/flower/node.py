@@ -43,7 +43,8 @@ from fedchoir.engines.flower.wire import CARD, deadline_of, from_records, seal_o
 from fedchoir.errors import UsageError
 
 POLL = 0.1  # seconds between two looks for a message
-REFUSALS = 3  # a server that has just started may not know our key yet
+REFUSED = 120.0  # seconds: a server that has just started may not know our key yet, and one that we left without a word
+# believes for a minute that we are still there
 PAUSE = 3.0  # seconds before a SuperNode that ended is started again
 Tell = Callable[[str], None]
 
@@ -82,7 +83,7 @@ class Node:
         self._supernode: subprocess.Popen[bytes] | None = None
         self._address = ""
         self._connected = False
-        self._refusals = 0
+        self._since = time.monotonic()  # when we were last connected, or began to try
 
     def run(self) -> None:
         self.site.work.mkdir(parents=True, exist_ok=True)
@@ -138,10 +139,11 @@ class Node:
         if not self._connected and "SuperNode ID" in self.log.read_text(errors="replace"):
             self._connected = True
             self.tell(f"{self.site.name}: connected")
+        if self._connected:
+            self._since = time.monotonic()
         if self._supernode.poll() is None:
             return True
-        self._refusals = 0 if self._connected else self._refusals + 1
-        if self._refusals == REFUSALS:
+        if not self._connected and time.monotonic() > self._since + REFUSED:
             raise UsageError(f"the server refused {self.site.name}: {last_words(self.log)} (all of it: {self.log})")
         self.tell(f"{self.site.name}: the SuperNode ended ({last_words(self.log)}); starting it again")
         return False
