@@ -73,8 +73,11 @@ def plan(experiment: Experiment) -> Plan:
     the profile, the user's settings."""
     method = methods.get(experiment.method)
     scenario = scenario_info(experiment.scenario)
+    usual = {k: v for k, v in scenario.defaults.items() if k != "rounds"}
+    if experiment.settings.get("partition") == "file":
+        usual.pop("clients", None)  # the file says how many there are
     values = {
-        **{k: v for k, v in scenario.defaults.items() if k != "rounds"},
+        **usual,
         **method.profile(experiment.profile, scenario.name),
         **experiment.settings,
     }
