@@ -93,6 +93,10 @@ def run(
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the method.")
     ] = None,
+    attack: Annotated[
+        str | None, typer.Option(help="Rehearse hostile clients: sign_flip, noise, label_flip or nan.")
+    ] = None,
+    attackers: Annotated[int | None, typer.Option(help="How many clients are hostile (default: 1).")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run (default: runs/…).")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on after the last checkpoint of a stopped run.")] = False,
 ) -> None:
@@ -106,6 +110,8 @@ def run(
     values: dict[str, Any] = experiments.read(Path(method)) if method.endswith(".toml") else {"method": method}
     values |= {name: value for name, value in given.items() if value is not None}
     settings = dict(experiments.parse_setting(text) for text in set_ or [])
+    if attack is not None or attackers is not None:
+        settings |= {"attack": attack or "sign_flip", "attackers": 1 if attackers is None else attackers}
     values["settings"] = {**values.get("settings", {}), **settings}
     execute(experiments.make(values), resume=resume)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from fedchoir.federation.exchange import Reply
 from fedchoir.federation.perform import perform
 from fedchoir.federation.phases import Action
 from fedchoir.federation.public import PublicView
+from fedchoir.federation.robust import flipped
 from fedchoir.federation.training import EagerTrainer, Trainer
 from fedchoir.methods.method import Method
 from fedchoir.models import build
@@ -139,11 +141,15 @@ def new_client(
     with seeded(task.seed, "model", "shared" if task.homogeneous else index):
         model = build(task.clients[index].model, len(task.classes), image_size=task.image_size)
         parts = method.extra_modules(model)
-    return Client(
+    train, params = data.train, method.params
+    hostile = params.attack != "none" and index >= len(task.clients) - params.attackers
+    if hostile and params.attack == "label_flip":
+        train = replace(train, labels=flipped(train.labels, len(task.classes)))
+    client = Client(
         index,
         data.name,
         model,
-        data.train,
+        train,
         settings=method.params,
         seed=task.seed,
         rounds=task.rounds,
@@ -152,3 +158,5 @@ def new_client(
         device=device,
         precision=precision,
     )
+    client.hostile = hostile
+    return client

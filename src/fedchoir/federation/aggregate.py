@@ -93,14 +93,14 @@ class Each:
     """
 
     def __init__(self, ways: Mapping[str, Combine]) -> None:
-        self._ways = {name: way() for name, way in ways.items()}
+        self.ways = {name: way() for name, way in ways.items()}
 
     def add(self, client: int, parts: Parts) -> None:
-        for name, way in self._ways.items():
+        for name, way in self.ways.items():
             way.add(client, [part.only(name) for part in parts])
 
     def result(self) -> list[Payload]:
-        columns = zip(*(way.result() for way in self._ways.values()), strict=True)
+        columns = zip(*(way.result() for way in self.ways.values()), strict=True)
         return [
             Payload(
                 {n: t for p in column for n, t in p.items()},

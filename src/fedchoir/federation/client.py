@@ -17,6 +17,7 @@ from fedchoir.federation.phases import PublicBatch
 from fedchoir.federation.public import PublicView
 from fedchoir.federation.remember import Memory, State
 from fedchoir.federation.settings import Settings
+from fedchoir.federation.state import flatten, restore
 from fedchoir.federation.training import Batch, EagerTrainer, Loss, Trainer
 from fedchoir.models import VisionModel
 from fedchoir.rng import generator
@@ -59,6 +60,7 @@ class Client:
         self._round = 0
         self.round_was_read = False
         self.phase = ""
+        self.hostile = False  # a rehearsed attacker
         self.memory = Memory()
         self.optimizers: dict[str, Optimizer] = {}
         self._losses: dict[str, list[Tensor]] = {}
@@ -137,7 +139,7 @@ class Client:
         if settings.public_optimizer == "batch":
             self.optimizers.pop("public", None)
         if "public" not in self.optimizers:
-            self.optimizers["public"] = self._public_optimizer()
+            self.optimizers["public"] = self.public_optimizer()
         self.model.train()
         images = self.look(batch)
         lesson = Batch(images, torch.empty(0, dtype=torch.int64, device=self.device), targets)
@@ -179,7 +181,8 @@ class Client:
     def _optimizer(self, name: str, algorithm: str, lr: float, weight_decay: float, momentum: float = 0.0) -> Optimizer:
         return self.trainer.optimizer(self, name, algorithm, lr=lr, weight_decay=weight_decay, momentum=momentum)
 
-    def _public_optimizer(self) -> Optimizer:
+    def public_optimizer(self) -> Optimizer:
+        """The public phase's optimiser at its start."""
         s = self.settings
         lr = s.lr(s.public_lr, self.round, self.rounds)
         return self._optimizer("public", s.public_algorithm, lr, s.public_weight_decay)
@@ -291,58 +294,11 @@ class Client:
 
     def state(self) -> State:
         """Everything that must survive between two phases, as flat named tensors."""
-        flat = {f"model/{n}": t for n, t in self.model.state_dict().items()}
-        flat |= {f"parts/{n}": t for n, t in self.parts.state_dict().items()}
-        for name, value in self.memory.items():
-            if isinstance(value, Tensor):
-                flat[f"memory/{name}"] = value
-            else:
-                flat |= {f"memory/{name}/{n}": t for n, t in value.items()}
-        for name, optimizer in self.optimizers.items():
-            for number, slots in optimizer.state_dict()["state"].items():
-                flat |= {f"optimizer/{name}/{number}/{slot}": t for slot, t in slots.items()}
-        return flat
+        return flatten(self)
 
     def load(self, flat: Mapping[str, Tensor]) -> None:
         """Take back what `state` gave. The public optimiser goes on where it stopped if ``round`` is still the same."""
-        groups: dict[str, State] = {"model": {}, "parts": {}, "memory": {}, "optimizer": {}}
-        for name, t in flat.items():
-            kind, _, rest = name.partition("/")
-            if kind in groups:
-                groups[kind][rest] = t.to(self.device)
-        self.model.load_state_dict(groups["model"])
-        self.parts.load_state_dict(groups["parts"])
-        self._load_memory(groups["memory"])
-        self._load_optimizer(groups["optimizer"])
-
-    def _load_memory(self, flat: Mapping[str, Tensor]) -> None:
-        self.memory.clear()
-        states: dict[str, State] = {}
-        for name, t in flat.items():
-            owner, _, rest = name.partition("/")
-            if rest:
-                # Weights lie in memory as the model's do: another layout would sum in another order.
-                laid_out = t.contiguous(memory_format=torch.channels_last) if t.dim() == 4 else t
-                states.setdefault(owner, {})[rest] = laid_out
-            else:
-                self.memory[owner] = t
-        for owner, state in states.items():
-            self.memory[owner] = state
-
-    def _load_optimizer(self, flat: Mapping[str, Tensor]) -> None:
-        slots: dict[int, State] = {}
-        parameters = self.parameters()
-        for name, t in flat.items():
-            _, number, slot = name.split("/")
-            like = parameters[int(number)]
-            # A fused step walks over parameter and moments in memory: they must lie there in the same order.
-            slots.setdefault(int(number), {})[slot] = (
-                torch.empty_like(like).copy_(t).detach() if t.shape == like.shape else t
-            )
-        self.optimizers = {"public": self._public_optimizer()} if slots else {}
-        for optimizer in self.optimizers.values():
-            groups = optimizer.state_dict()["param_groups"]
-            optimizer.load_state_dict({"state": slots, "param_groups": groups})
+        restore(self, flat)
 
     def begin(self, round_index: int) -> None:
         """Enter a round: the position from which all draws are derived; optimisers do not outlive a round."""

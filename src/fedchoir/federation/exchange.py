@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
 from fedchoir.errors import QuorumError
+from fedchoir.federation.aggregate import Combiner
 from fedchoir.federation.payload import Payload, PayloadError, check, declared_by
 from fedchoir.federation.phases import Action, Exchange, heard_bytes
 
@@ -67,12 +68,13 @@ def combine(
     parts: Mapping[str, Tensor] | None = None,
     quorum: float,
     ledger: Ledger,
+    defence: Callable[[Combiner], Combiner] = lambda combiner: combiner,
 ) -> Any:
     """Check each reply, leave out the bad ones, and combine the rest in the order of the clients.
 
     Raises `QuorumError` when fewer than ``quorum`` of the clients (a share) gave a usable answer.
     """
-    combiner = ask.combine()
+    combiner = defence(ask.combine())
     declared = declared_by(ask.speak)
     heard = 0
     for reply in in_order(replies, clients):

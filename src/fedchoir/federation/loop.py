@@ -15,6 +15,7 @@ from fedchoir.federation.exchange import Ledger, Reply, combine
 from fedchoir.federation.payload import PART, declared_by
 from fedchoir.federation.phases import Action, Exchange, Script
 from fedchoir.federation.result import Event, split_rows
+from fedchoir.federation.robust import defended
 from fedchoir.methods.method import Method
 
 
@@ -183,7 +184,7 @@ class Federation:
     def _exchange(
         self, actions: list[Action], ask: Exchange, clients: tuple[int, ...], index: int, ledger: Ledger
     ) -> Any:
-        task = self.method.task
+        task, params = self.method.task, self.method.params
         ledger.sent(actions, clients)
         return combine(
             ask,
@@ -195,6 +196,7 @@ class Federation:
             parts=self.method.part_shapes if PART in declared_by(ask.speak).values() else None,
             quorum=self.quorum,
             ledger=ledger,
+            defence=lambda combiner: defended(combiner, params.robust, params.robust_share),
         )
 
     def _heard(self, replies: Iterable[Reply]) -> Iterator[Reply]:

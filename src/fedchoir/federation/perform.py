@@ -7,6 +7,7 @@ import torch
 from fedchoir.federation.client import Client
 from fedchoir.federation.payload import Payload, check, declared_by
 from fedchoir.federation.phases import Action, Exchange, PublicBatch, heard_by
+from fedchoir.federation.robust import corrupted
 from fedchoir.rng import derive
 
 
@@ -22,6 +23,8 @@ def perform(client: Client, action: Action) -> list[Payload]:
             answers.append(answer)
     if isinstance(action, Exchange):
         _check_outgoing(client, action, answers)
+        if client.hostile:
+            answers = corrupted(answers, client.settings.attack, client._draw("attack"))
     return answers
 
 

@@ -64,6 +64,19 @@ class Settings(BaseModel):
     )
     evaluate_every: int = Field(1, ge=1, description="evaluate every n-th round; the last three always")
 
+    # hostile clients
+    robust: Literal["mean", "median", "trimmed_mean", "krum"] = Field(
+        "mean",
+        description="how answers are combined where a method takes a mean: as it says, or so that few cannot bend it",
+    )
+    robust_share: float = Field(
+        0.2, gt=0, lt=0.5, description="share of the clients, at least one, that a robust rule reckons with as hostile"
+    )
+    attack: Literal["none", "sign_flip", "noise", "label_flip", "nan"] = Field(
+        "none", description="rehearsal: what hostile clients do with their answers or labels"
+    )
+    attackers: int = Field(0, ge=0, description="rehearsal: how many clients are hostile, the last ones")
+
     # machine
     keep_gb: float = Field(
         0.4,
