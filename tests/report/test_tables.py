@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -13,6 +14,7 @@ import torch
 from rich.console import Console
 from tests.made_results import a_run
 
+from fedchoir import Experiment, run
 from fedchoir.errors import UsageError
 from fedchoir.federation import checkpoint
 from fedchoir.federation.result import Result
@@ -177,3 +179,13 @@ def test_results_are_found_with_their_sweeps_label_and_in_its_order(tmp_path: Pa
 def _empty(folder: Path) -> Path:
     (folder / "empty").mkdir()
     return folder / "empty"
+
+
+@pytest.mark.parametrize(("method", "models"), [("fedavg", 1), ("fedprox", 2), ("moon", 2), ("fccl", 3), ("fccl+", 2)])
+def test_models_held_between_rounds_of_real_runs(method: str, models: int, small: Callable[..., Experiment]) -> None:
+    """As in Table 3 of the FCCL+ paper, but for MOON: it counts 3 while MOON trains; after that the global model is the
+    server's. FedProx keeps parameters alone, which leaves BatchNorm's statistics out."""
+    experiment = small(method, rounds=2, models=("resnet10@4",), settings={"local_epochs": 1})
+    run(experiment)
+    (result,) = find_results([experiment.out])
+    assert copies_held(result) == pytest.approx(models, abs=0.02)
