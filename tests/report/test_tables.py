@@ -80,8 +80,9 @@ def test_columns_that_would_be_empty_are_left_out() -> None:
 def test_a_note_says_in_what_a_run_is_not_the_papers() -> None:
     (sheet,) = sheets(rows([a_run("fedmd", rounds=2)]))
     assert any("rounds 2 (40)" in note for note in sheet.notes)
-    (sheet,) = sheets(rows([a_run("feddf")]))
+    (sheet,) = sheets(rows([a_run("feddf", beside={"notes": ["syn: a re-creation"]})]))
     assert any("the columns average 82.89" in note for note in sheet.notes)
+    assert sheet.notes[-1] == "data: syn: a re-creation"
 
 
 def test_other_data_is_marked_as_such_and_not_subtracted() -> None:

@@ -58,11 +58,8 @@ class SweepView:
 
 
 def summary(outcomes: Sequence[Outcome], out: Path) -> str:
-    """One line a sweep ends with, and where to look when something went wrong."""
+    """What a sweep ends with: how many runs, and where to look when something went wrong."""
     counts = {state: sum(o.state == state for o in outcomes) for state in ("finished", "there", "failed")}
     text = f"{counts['finished']} finished, {counts['there']} were there already, {counts['failed']} failed · {out}/"
     failed = [o for o in outcomes if o.state == "failed"]
-    logs = [str(o.log) for o in failed if o.log is not None]
-    if failed:
-        text += "\n" + "\n".join(f"{o.job.name}: {o.why}" for o in failed)
-    return text + (f"\nlogs: {', '.join(logs)}" if logs else "")
+    return "\n".join([text, *(f"failed: {o.job.name}" + (f" (log: {o.log})" if o.log else "") for o in failed)])

@@ -97,7 +97,7 @@ def _rounds_columns(members: Sequence[Row], target: float | None) -> list[tuple[
 
 
 def _notes(members: Sequence[Row]) -> tuple[str, ...]:
-    """Where the papers' numbers come from, and in what our runs are not theirs."""
+    """Where the papers' numbers come from, in what our runs are not theirs, and what is to be known of the data."""
     found: dict[str, list[str]] = {}
     for row in members:
         match = row.published
@@ -114,7 +114,9 @@ def _notes(members: Sequence[Row]) -> tuple[str, ...]:
         for number in match.printed.values():
             if number.doubt:
                 found.setdefault(f"{number.table}, {number.label} {number.metric}: {number.doubt}", [])
-    return tuple(f"{', '.join(labels)}: {note}" if labels else note for note, labels in found.items())
+    said = dict.fromkeys(note for row in members for result in row.results for note in result.notes)
+    data = (f"data: {'; '.join(said)}",) if said else ()
+    return (*(f"{', '.join(labels)}: {note}" if labels else note for note, labels in found.items()), *data)
 
 
 def ranks(members: Sequence[Row], metric: str) -> dict[int, int]:
