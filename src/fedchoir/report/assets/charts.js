@@ -77,13 +77,14 @@ function lineChart(title, height = 300) {
   }
   function hover(event, shown, X, Y, width, cross, top, bottom) {
     const box = plot.getBoundingClientRect(), px = event.clientX - box.left;
-    const near = (s) => s.points.reduce((a, b) => (Math.abs(X(b.x) - px) < Math.abs(X(a.x) - px) ? b : a));
+    const near = (s) => s.points.reduce((a, b) => (Math.abs(X(b.x) - px) <= Math.abs(X(a.x) - px) ? b : a));
     const found = shown.map((s) => ({ s, p: near(s) })).sort((a, b) => b.p.y - a.p.y);
     const at = found.reduce((a, b) => (Math.abs(X(b.p.x) - px) < Math.abs(X(a.p.x) - px) ? b : a)).p.x;
     cross.replaceChildren(svg("line", { class: "cross", x1: X(at), x2: X(at), y1: top, y2: bottom }),
       ...found.map(({ s, p }) => svg("circle", { cx: X(p.x), cy: Y(p.y), r: 3.5, style: { fill: colour(s.i) } })));
+    const say = spec.y.exact || spec.y.format;
     tip.replaceChildren(el("b", {}, `${spec.x.label} ${spec.x.format(at)}`), ...found.slice(0, 14).map(({ s, p }) =>
-      el("div", {}, swatch(s.i), el("span", {}, s.name), el("span", {}, spec.y.format(p.y) + (p.sd ? ` ± ${spec.y.format(p.sd)}` : "")))));
+      el("div", {}, swatch(s.i), el("span", {}, s.name), el("span", {}, say(p.y) + (p.sd ? ` ± ${say(p.sd)}` : "")))));
     tip.hidden = false;
     const x = X(at), offset = plot.getBoundingClientRect().top - figure.getBoundingClientRect().top;
     tip.style.top = `${offset + 8}px`;
@@ -97,9 +98,13 @@ const extent = (values) => values.reduce(([a, b], v) => [Math.min(a, v), Math.ma
 
 // names at the ends of the lines, pushed apart so that none covers another
 function endLabels(shown, X, Y, top, bottom, room) {
-  const gap = 14, ends = shown.map((s) => ({ s, p: s.points[s.points.length - 1] })).map((e) => ({ ...e, y: Y(e.p.y) })).sort((a, b) => a.y - b.y);
-  ends.forEach((e, k) => { if (k && e.y < ends[k - 1].y + gap) e.y = ends[k - 1].y + gap; });
-  for (let k = ends.length - 1, limit = bottom; k >= 0; k--) { ends[k].y = Math.min(ends[k].y, limit); limit = ends[k].y - gap; }
+  const gap = 14, all = shown.map((s) => ({ s, p: s.points[s.points.length - 1] })).map((e) => ({ ...e, y: Y(e.p.y), column: Math.round(X(e.p.x) / 80) }));
+  const columns = [...new Set(all.map((e) => e.column))].map((c) => all.filter((e) => e.column === c).sort((a, b) => a.y - b.y));
+  for (const ends of columns) {
+    ends.forEach((e, k) => { if (k && e.y < ends[k - 1].y + gap) e.y = ends[k - 1].y + gap; });
+    for (let k = ends.length - 1, limit = bottom; k >= 0; k--) { ends[k].y = Math.min(ends[k].y, limit); limit = ends[k].y - gap; }
+  }
+  const ends = columns.flat();
   const most = Math.floor((room - 14) / 6.6);
   const cut = (name) => (name.length > most ? name.slice(0, most - 1) + "…" : name);
   return ends.map(({ s, p, y }) => svg("text", { x: X(p.x) + 8, y: y + 4, style: { fill: colour(s.i), fontWeight: "600" } }, cut(s.name)));

@@ -32,8 +32,8 @@ function curvesPart(hidden) {
     const spread = rows.some((row) => row.runs.some((run) => run.inter.some((v) => v !== null)));
     interCard.hidden = !spread;
     plots.className = spread ? "grid2" : "";
-    inter.show({ x, y: { label: "inter", format: short }, named: true, series: series("inter") });
-    intra.show({ x, y: { label: "intra", format: short }, named: true, title: spread ? "intra: the own test set, %" : "accuracy on the test set, %", series: series("intra") });
+    inter.show({ x, y: { label: "inter", format: short, exact: percent }, named: true, series: series("inter") });
+    intra.show({ x, y: { label: "intra", format: short, exact: percent }, named: true, title: spread ? "intra: the own test set, %" : "accuracy on the test set, %", series: series("intra") });
   }
   function show(next) {
     rows = next;
@@ -115,7 +115,7 @@ function matrixPart() {
   function eachClient(runs, round) {
     const elsewhere = runs[0].homes.every((h) => h !== null) && runs[0].tests.length > 1;
     const value = (line, home) => (elsewhere ? sum(line.filter((_, j) => j !== home)) / (line.length - 1) : sum(line) / line.length);
-    each.show({ x: AXES.round, y: { label: elsewhere ? "inter" : "accuracy", format: short }, mark: round, title: elsewhere ? "inter of each client, %" : "accuracy of each client, %",
+    each.show({ x: AXES.round, y: { label: elsewhere ? "inter" : "accuracy", format: short, exact: percent }, mark: round, title: elsewhere ? "inter of each client, %" : "accuracy of each client, %",
       series: runs[0].clients.map((client, c) => ({ name: client.name, i: c, points: overSeeds({ runs }, (run) => run.rounds.map((r, k) => [r, run.accuracy[k] ? value(run.accuracy[k][c], run.homes[c]) : null])) })) });
   }
   function show(next) {
