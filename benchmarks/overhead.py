@@ -45,8 +45,8 @@ def bare_round(engine: LocalEngine) -> Callable[[], None]:
         images, labels = next(client.private_chunks(n))
         batches = [i for i in torch.randperm(n).split(p.local_batch) if len(i) > 1]
         private = [(images[i].contiguous(memory_format=torch.channels_last), labels[i]) for i in batches]
-        seen = [torch.randn(p.public_batch, 3, 32, 32).to(client.device) for _ in range(p.public_size // p.public_batch)]
-        public = [x.contiguous(memory_format=torch.channels_last) for x in seen]
+        shape = (p.public_size // p.public_batch, p.public_batch, 3, 32, 32)
+        public = [x.contiguous(memory_format=torch.channels_last) for x in torch.randn(shape, device=client.device)]
         work.append((client, images, private, public))
 
     def say(model: torch.nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:

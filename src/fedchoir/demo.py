@@ -22,13 +22,13 @@ METHODS: dict[str, dict[str, Any]] = {
     "fccl+": {},
 }
 INTRODUCTION = (
-    "[bold]Four clients, four kinds of digits, four architectures.[/] No image and no weight leaves a client: they learn "
-    "from what the others say about a public set of photographs.\n"
+    "[bold]Four clients, four kinds of digits, four architectures.[/] No image and no weight leaves a client: "
+    "they learn from what the others say about a public set of photographs.\n"
 )
 CAUTION = (
-    "[bold]What this shows:[/] one seed, a few minutes, tiny models. FCCL+ is ahead of SOLO on these data, but in so short "
-    "a run most of its lead comes from each client's own teacher; what the exchange adds builds up over tens of longer "
-    "rounds on real data: fedchoir reproduce fccl+/table8."
+    "[bold]What this shows:[/] one seed, a few minutes, tiny models. FCCL+ is ahead of SOLO on these data, but in "
+    "so short a run most of its lead comes from each client's own teacher; what the exchange adds builds up over "
+    "tens of longer rounds on real data: fedchoir reproduce fccl+/table8."
 )
 
 

@@ -16,7 +16,7 @@ from fedchoir.engines.replay import ReplayTrainer, record_plainly
 from fedchoir.federation.client import Client
 from fedchoir.federation.training import Batch
 
-NAMES = [name for name in methods.registry()]
+NAMES = list(methods.registry())
 
 
 def numbers(experiment: Experiment) -> list[Any]:

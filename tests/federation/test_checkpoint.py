@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedchoir.errors import UsageError
+from fedchoir.errors import StorageError, UsageError
 from fedchoir.federation import checkpoint
 
 
@@ -41,7 +41,7 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(checkpoint, "save_tensors", full)
     monkeypatch.setattr(checkpoint, "write_json", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(StorageError, match="No space left"):
         checkpoint.save(tmp_path, 1, states(2.0), {"round": 1})
     monkeypatch.undo()
     saved = checkpoint.latest(tmp_path)
