@@ -130,7 +130,11 @@ def execute(experiment: Any, *, resume: bool = False) -> None:
         console.print(table)
     for note in result.notes:
         console.print(f"[yellow]note:[/] {note}")
-    console.print(f"files: {plan(experiment).out}/ (result.json, events.jsonl, checkpoint/, tensorboard/)")
+    folder = plan(experiment).out
+    console.print(f"files: {folder}/ (result.json, events.jsonl, checkpoint/, tensorboard/)")
+    console.print(
+        f"to look at: [bold]fedchoir report {folder}[/] · figures: [bold]fedchoir analyse {folder}[/]", soft_wrap=True
+    )
 
 
 @app.command()
