@@ -47,7 +47,7 @@ def test_the_shared_model_is_averaged_and_handed_out(stage: Make, monkeypatch: p
 
 
 def test_the_loss_is_two_losses_with_fixed_teachers(stage: Make) -> None:
-    s = stage("fml", alpha=0.3, beta=0.8)
+    s = stage("fml", own_share=0.3, shared_share=0.8)
     client = s.clients[0]
     images, labels = next(client.private_chunks())
     with torch.no_grad():
@@ -66,7 +66,7 @@ def test_the_loss_is_two_losses_with_fixed_teachers(stage: Make) -> None:
 
 def test_without_distillation_the_own_model_learns_alone(stage: Make) -> None:
     models = ("simple_cnn@4", "mlp", "simple_cnn@6")
-    apart, alone, together = stage("fml", models, alpha=1.0), stage("solo", models), stage("fml", models)
+    apart, alone, together = stage("fml", models, own_share=1.0), stage("solo", models), stage("fml", models)
     for s in (apart, alone, together):
         s.play(2)
     assert same(apart.weights(), alone.weights())

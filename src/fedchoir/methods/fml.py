@@ -19,8 +19,8 @@ from fedchoir.rng import seeded
 
 class FMLParams(Settings):
     meme: str = Field("simple_cnn", description="architecture of the small model that all clients share")
-    alpha: float = Field(0.5, ge=0, le=1, description="α: share of cross-entropy in the own model's loss")
-    beta: float = Field(0.5, ge=0, le=1, description="β: share of cross-entropy in the shared model's loss")
+    own_share: float = Field(0.5, ge=0, le=1, description="α: share of cross-entropy in the own model's loss")
+    shared_share: float = Field(0.5, ge=0, le=1, description="β: share of cross-entropy in the shared model's loss")
 
 
 class FML(Method):
@@ -60,7 +60,7 @@ class FML(Method):
 
     def local_loss(self, client: Client, batch: Batch) -> Tensor:
         own, meme = client.logits(batch.images), client.apply("meme", batch.images)
-        a, b = self.params.alpha, self.params.beta
+        a, b = self.params.own_share, self.params.shared_share
         own_loss = a * cross_entropy(own, batch.labels) + (1 - a) * kd(own, meme, temperature=1.0)
         meme_loss = b * cross_entropy(meme, batch.labels) + (1 - b) * kd(meme, own, temperature=1.0)
         return own_loss + meme_loss

@@ -17,8 +17,8 @@ from fedchoir.methods.method import PublicMethod
 
 
 class RHFLParams(Settings):
-    alpha: float = Field(0.1, ge=0, description="α: weight of cross-entropy in the local loss")
-    beta: float = Field(1.0, ge=0, description="β: weight of reverse cross-entropy in the local loss")
+    ce_weight: float = Field(0.1, ge=0, description="α: weight of cross-entropy in the local loss")
+    rce_weight: float = Field(1.0, ge=0, description="β: weight of reverse cross-entropy in the local loss")
     eta: float = Field(
         0.5, ge=0, description="η: how much confidence in a client changes its weight; 0 switches it off"
     )
@@ -93,4 +93,4 @@ class RHFL(PublicMethod):
         return self.noise_tolerant(client.logits(batch.images), batch.labels)
 
     def noise_tolerant(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return sce(logits, labels, self.params.alpha, self.params.beta)
+        return sce(logits, labels, self.params.ce_weight, self.params.rce_weight)
