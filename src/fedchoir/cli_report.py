@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 console = Console()
 
@@ -20,7 +21,9 @@ def report(
     from fedchoir.report.page import write_report
 
     path = write_report(folders, out)
-    console.print(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB): open it in a browser", soft_wrap=True)
+    console.print(
+        f"wrote {escape(str(path))} ({path.stat().st_size / 1e6:.1f} MB): open it in a browser", soft_wrap=True
+    )
 
 
 def ui(
@@ -33,7 +36,7 @@ def ui(
     from fedchoir.ui.server import LiveServer
 
     with LiveServer(folder, host, port, allow_remote=allow_remote) as server:
-        console.print(f"the runs in {folder}: [bold]{server.url}[/] (Ctrl-C ends it)", soft_wrap=True)
+        console.print(f"the runs in {escape(str(folder))}: [bold]{server.url}[/] (Ctrl-C ends it)", soft_wrap=True)
         try:
             server.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:
@@ -57,20 +60,19 @@ def analyse(
     from fedchoir.analysis.load import load_run
 
     def tell(outcome: figures.Outcome) -> None:
-        came = f"[green]{outcome.file}[/]" if outcome.file else f"[dim]not here: {outcome.why_not}[/]"
+        came = f"[green]{outcome.file}[/]" if outcome.file else f"[dim]not here: {escape(outcome.why_not)}[/]"
         console.print(f"{outcome.name:22} {came}", soft_wrap=True)
 
+    name = escape(str(folder))
     run = load_run(folder, data_root=data_root, device=device)
     figures.analyse(run, only=only, kind=kind.value, tell=tell)
-    console.print(f"in {folder}/analysis; [bold]fedchoir report {folder}[/] shows them", soft_wrap=True)
+    console.print(f"in {name}/analysis; [bold]fedchoir report {name}[/] shows them", soft_wrap=True)
 
 
 def doctor(
     data_root: Annotated[Path | None, typer.Option(help="Where data sets lie (else FEDCHOIR_DATA).")] = None,
 ) -> None:
     """Say what this machine has (devices, versions, disk, data) and what is missing."""
-    from rich.markup import escape
-
     from fedchoir.doctor import examine
 
     findings = examine(data_root)
