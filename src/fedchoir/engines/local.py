@@ -22,6 +22,7 @@ from fedchoir.federation.robust import flipped
 from fedchoir.federation.training import EagerTrainer, Trainer
 from fedchoir.methods.method import Method
 from fedchoir.models import build
+from fedchoir.privacy.dp import PrivateTrainer, without_batchnorm
 from fedchoir.rng import seeded
 
 Progress = Callable[[str, str], None]
@@ -58,7 +59,8 @@ class LocalEngine:
         ]
         shared = trainer or fast_trainer(device)
         for client in self.clients:
-            client.trainer = shared
+            if not method.params.dp_noise:  # private steps are run in a way of their own
+                client.trainer = shared
 
     def ask(self, clients: Sequence[int], actions: Sequence[Action], round_index: int) -> Iterator[Reply]:
         """Let each client do all the actions; the last one's answer, if it is an exchange, comes back."""
@@ -140,6 +142,8 @@ def new_client(
     task = method.task
     with seeded(task.seed, "model", "shared" if task.homogeneous else index):
         model = build(task.clients[index].model, len(task.classes), image_size=task.image_size)
+        if method.params.dp_noise:
+            without_batchnorm(model)
         parts = method.extra_modules(model)
     train, params = data.train, method.params
     hostile = params.attack != "none" and index >= len(task.clients) - params.attackers
@@ -159,4 +163,6 @@ def new_client(
         precision=precision,
     )
     client.hostile = hostile
+    if method.params.dp_noise:
+        client.trainer = PrivateTrainer(client)
     return client

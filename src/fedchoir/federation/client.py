@@ -61,6 +61,7 @@ class Client:
         self.round_was_read = False
         self.phase = ""
         self.hostile = False  # a rehearsed attacker
+        self.secret = ""  # known to the site alone, if it is a real one
         self.memory = Memory()
         self.optimizers: dict[str, Optimizer] = {}
         self._losses: dict[str, list[Tensor]] = {}
@@ -210,7 +211,10 @@ class Client:
             order = torch.randperm(n, generator=self._draw("private order", epoch)).to(self.device)
             for number, start in enumerate(range(0, n, size)):
                 index = order[start : start + size]
-                if len(index) < 2 and n > 1:
+                if self.settings.dp_noise:  # every image with the same chance, whatever the others
+                    chances = torch.rand(n, generator=self.secret_draw("sample", epoch, number))
+                    index = (chances < size / n).nonzero().flatten().to(self.device)
+                elif len(index) < 2 and n > 1:
                     continue  # BatchNorm cannot normalise a single image
                 images = self._private_images(index, epoch, number)
                 targets = {k: v(images) if isinstance(v, Echo) else v[index] for k, v in sources.items()}
@@ -228,6 +232,10 @@ class Client:
             place = (epoch, number) if view == 1 else (epoch, number, view)
             images = augment(images, self.settings.private_augment, self._draw("private view", *place))
         return normalise(images, self.private.mean, self.private.std).contiguous(memory_format=torch.channels_last)
+
+    def secret_draw(self, *labels: int | str) -> torch.Generator:
+        """Draws that differential privacy needs nobody else to know. (In a simulation everyone could.)"""
+        return self._draw("secret", self.secret, *labels)
 
     def _draw(self, *labels: int | str) -> torch.Generator:
         return generator(self.seed, "client", self.index, self.round, self.phase, *labels)

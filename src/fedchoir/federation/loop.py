@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
+from fedchoir.errors import UsageError
 from fedchoir.federation import checkpoint
 from fedchoir.federation.exchange import Ledger, Reply, combine
 from fedchoir.federation.payload import PART, declared_by
@@ -17,6 +18,7 @@ from fedchoir.federation.phases import Action, Exchange, Script
 from fedchoir.federation.result import Event, split_rows
 from fedchoir.federation.robust import defended
 from fedchoir.methods.method import Method
+from fedchoir.privacy.dp import affordable, spent
 
 
 class Engine(Protocol):
@@ -91,10 +93,24 @@ class Federation:
         """How many rounds have their event."""
         return self._drafts[0].index if self._drafts else self.next_round
 
+    @property
+    def last_round(self) -> int:
+        """The last round to play: the last of all, or the last that keeps within a privacy budget."""
+        task, params = self.method.task, self.method.params
+        if not params.dp_noise:
+            return task.rounds - 1
+        return affordable(params, [card.train for card in task.clients], task.rounds) - 1
+
     def rounds(self) -> Iterator[list[Event]]:
         """Play the rounds that are left. After each come the events that are complete: its own, or on an engine that
         lets steps wait the one before."""
-        for index in range(self.next_round, self.method.task.rounds):
+        if self.last_round < 0:
+            params = self.method.params
+            raise UsageError(
+                f"dp_epsilon = {params.dp_epsilon} is not possible with dp_noise = {params.dp_noise:g}: the first "
+                "round would exceed it; more noise, fewer local_epochs or a smaller local_batch cost less"
+            )
+        for index in range(self.next_round, self.last_round + 1):
             carried_over = self._round(index)
             self.next_round = index + 1
             done = self._drafts[:-1] if carried_over else self._drafts
@@ -132,7 +148,7 @@ class Federation:
             spoke = self._play(self.method.opening(), tuple(range(len(task.clients))), index, draft.ledger)
         spoke |= self._play(self.method.round(r), r.clients, index, draft.ledger)
         draft.measures = self.method.measures()
-        carried_over = self._close(draft, spoke and index + 1 < task.rounds and len(r.clients) == len(task.clients))
+        carried_over = self._close(draft, spoke and index < self.last_round and len(r.clients) == len(task.clients))
         seconds = {key: value - before[key] for key, value in self.engine.seconds.items()}
         draft.seconds = {"total": time.perf_counter() - start, **seconds}
         return carried_over
@@ -219,8 +235,7 @@ class Federation:
 
     def _evaluates(self, index: int) -> bool:
         """Whether the settings ask for the accuracies of this round; those of the last three always."""
-        rounds, every = self.method.task.rounds, self.method.params.evaluate_every
-        return (index + 1) % every == 0 or index >= rounds - 3
+        return (index + 1) % self.method.params.evaluate_every == 0 or index >= self.last_round - 2
 
     def _event(self, draft: Draft) -> Event:
         everyone = range(len(self.method.task.clients))
@@ -234,12 +249,22 @@ class Federation:
             **self._averages(accuracy),
             "losses": draft.ledger.losses,
             "measures": draft.measures,
+            **self._privacy(draft.index),
             "left_out": draft.ledger.left_out,
             "bytes_up": draft.ledger.bytes_up,
             "bytes_down": draft.ledger.bytes_down,
             "messages": draft.ledger.messages,
             "seconds": draft.seconds,
         }
+
+    def _privacy(self, index: int) -> dict[str, Any]:
+        """What each client's images have been exposed to so far, at most: ε for δ."""
+        task, params = self.method.task, self.method.params
+        if not params.dp_noise:
+            return {}
+        costs = spent(params, [card.train for card in task.clients], index + 1)
+        names = [card.name for card in task.clients]
+        return {"privacy": {"delta": params.dp_delta, "epsilon": dict(zip(names, costs, strict=True))}}
 
     def _own(self, rows: list[list[float] | None] | None) -> dict[str, list[float | None]]:
         """Accuracies on the clients' own shares of the tests: the column after those of the tests, if there is one."""

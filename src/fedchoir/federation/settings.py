@@ -64,6 +64,14 @@ class Settings(BaseModel):
     )
     evaluate_every: int = Field(1, ge=1, description="evaluate every n-th round; the last three always")
 
+    # differential privacy of the local phase
+    dp_noise: float = Field(
+        0.0, ge=0, description="σ: noise over clip in every private step; 0: no differential privacy"
+    )
+    dp_clip: float = Field(1.0, gt=0, description="largest norm of one image's gradient")
+    dp_delta: float = Field(1e-5, gt=0, lt=1, description="δ at which ε is reported")
+    dp_epsilon: float | None = Field(None, gt=0, description="stop before a client's ε would exceed this")
+
     # hostile clients
     robust: Literal["mean", "median", "trimmed_mean", "krum"] = Field(
         "mean",

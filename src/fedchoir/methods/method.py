@@ -20,6 +20,7 @@ from fedchoir.federation.settings import Settings
 from fedchoir.federation.task import Task
 from fedchoir.federation.training import Batch
 from fedchoir.models import VisionModel, build
+from fedchoir.privacy.dp import check_method
 from fedchoir.rng import seeded
 
 
@@ -49,6 +50,7 @@ class Method:
         self.params = params
         self.task = task
         self.server: dict[str, Tensor] = {}  # what the server keeps from round to round
+        check_method(self.name, params)
         if not self.heterogeneous and not task.homogeneous:
             raise UsageError(
                 f"{self.name} exchanges weights, so all clients need one architecture, but --models gives "

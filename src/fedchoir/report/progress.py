@@ -65,4 +65,5 @@ class LiveProgress:
         if self._task is not None and event["intra_avg"] is not None:
             inter = "" if event["inter_avg"] is None else f" · inter {event['inter_avg']:.1f} %"
             left_out = f" · [red]left out {len(event['left_out'])}[/]" if event["left_out"] else ""
-            self._progress.update(self._task, accuracy=f"intra {event['intra_avg']:.1f} %{inter}{left_out}")
+            cost = f" · ε {max(event['privacy']['epsilon'].values()):.2f}" if "privacy" in event else ""
+            self._progress.update(self._task, accuracy=f"intra {event['intra_avg']:.1f} %{inter}{cost}{left_out}")

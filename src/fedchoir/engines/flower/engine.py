@@ -22,6 +22,7 @@ from fedchoir.federation.phases import Action, Exchange
 from fedchoir.federation.task import ClientCard
 from fedchoir.methods.method import Method
 from fedchoir.models import build
+from fedchoir.privacy.dp import without_batchnorm
 from fedchoir.rng import seeded
 
 
@@ -185,6 +186,8 @@ class FlowerEngine:
             task = self.method.task
             with seeded(task.seed, "shapes"):
                 model = build(task.clients[0].model, len(task.classes), image_size=task.image_size)
+            if self.method.params.dp_noise:
+                without_batchnorm(model)
             self._shapes = dict(model.state_dict())
         return self._shapes
 

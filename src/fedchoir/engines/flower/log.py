@@ -34,6 +34,9 @@ class LogObserver:
             f"{event['bytes_down'] / 1e6:.2f} MB down, {event['messages']} messages, "
             f"{time.monotonic() - self._start:.0f} s since the start"
         )
+        if "privacy" in event:
+            costs = ", ".join(f"{name} {cost:.2f}" for name, cost in event["privacy"]["epsilon"].items())
+            self._tell(f"round {event['round'] + 1}: ε for δ = {event['privacy']['delta']:g}: {costs}")
         for out in event["left_out"]:
             where = f" of {out['exchange']}" if out["exchange"] else ""
             self._tell(f"round {event['round'] + 1}: {out['client']} was left out{where}: {out['why']}")

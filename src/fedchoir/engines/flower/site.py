@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -154,6 +155,7 @@ class Worker:
             view = PublicView(data.public, seed=task.seed, kind=method.params.public_augment, device=device)
         private = ClientData(self.site.name, data.train, self.site.name)
         client = new_client(method, index, private, view, device=device, precision=self.site.precision)
+        client.secret = self._secret()
         base = int(header["base"])
         if base:
             path = self._path(header, base)
@@ -166,6 +168,15 @@ class Worker:
             client.round, client.phase = int(told["round"]), str(told["phase"])
             client.load(flat)
         return client
+
+    def _secret(self) -> str:
+        """Random, made once, and known to nobody but this site: the noise of differential privacy hangs on it."""
+        path = self.folder / "secret"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(secrets.token_hex(32))
+        return path.read_text()
 
     def _sleep(self, client: Client, header: Mapping[str, Any]) -> None:
         """Write the state after this message, whole or not at all; forget those that nobody can ask for any more."""
