@@ -8,6 +8,7 @@ computed from its model and public images, so it costs nothing more. BatchNorm m
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -92,7 +93,11 @@ class PrivateTrainer(EagerTrainer):
             total, count = torch.zeros((), device=client.device), 0
             for batch in batches:
                 optimizer.zero_grad(set_to_none=True)
-                total += self._gradients(client, loss, batch)
+                with (
+                    warnings.catch_warnings()
+                ):  # images need no gradient: the hook of the first layer says so each time
+                    warnings.filterwarnings("ignore", message="Full backward hook is firing")
+                    total += self._gradients(client, loss, batch)
                 optimizer.step()
                 count += 1
             return total / max(count, 1)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fedchoir.engines.flower.codec import Letter, MessageError, pack_action, pack_task, unpack_action, unpack_reply
+from fedchoir.errors import UsageError
 from fedchoir.federation.exchange import Reply
 from fedchoir.federation.payload import Payload, state_payload
 from fedchoir.federation.phases import Action, Exchange
@@ -60,6 +61,10 @@ class FlowerEngine:
         self._saved = [dict(self._heads)]  # the same at the last two checkpoints
         self._serial = 0
         self._shapes: dict[str, Tensor] | None = None
+
+    @property
+    def _names(self) -> list[str]:
+        return [card.name for card in self.method.task.clients]
 
     # -- asking ----------------------------------------------------------------------------------------------------
 
@@ -157,7 +162,7 @@ class FlowerEngine:
     def states(self) -> Iterator[tuple[str, dict[str, Tensor]]]:
         """Where everyone stands, and what waits to be sent. The models are at the sites."""
         self._saved = [self._saved[-1], dict(self._heads)]
-        letter = Letter({"run": self._run, "serial": self._serial, "heads": self._heads})
+        letter = Letter({"run": self._run, "names": self._names, "serial": self._serial, "heads": self._heads})
         letter.header["waiting"] = {k: _pack_work(letter, work, k) for k, work in self._waiting.items()}
         blobs = [letter.text().encode(), *letter.blobs]
         yield "flower", {f"{n:06d}": torch.frombuffer(bytearray(raw), dtype=torch.uint8) for n, raw in enumerate(blobs)}
@@ -165,6 +170,9 @@ class FlowerEngine:
     def load(self, read: Callable[[str], dict[str, Tensor]]) -> None:
         header, *blobs = [t.numpy().tobytes() for _, t in sorted(read("flower").items())]
         letter = Letter(json.loads(header), blobs)
+        if letter.header["names"] != self._names:
+            before, now = ", ".join(letter.header["names"]), ", ".join(self._names)
+            raise UsageError(f"cannot resume: the sites were {before} and are now {now}; revoked = true locks one out")
         self._run, self._serial = letter.header["run"], int(letter.header["serial"])
         self._heads = {int(k): int(n) for k, n in letter.header["heads"].items()}
         self._saved = [dict(self._heads)]

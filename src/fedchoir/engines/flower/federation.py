@@ -24,6 +24,7 @@ class SiteEntry(BaseModel):
     name: str = Field(description="the site's name; its node is started with --name NAME")
     key: Path | None = Field(None, description="the site's public key, NAME.pub")
     model: str | None = Field(None, description="its architecture; needed only if the run may start without the site")
+    revoked: bool = Field(False, description="its key is not accepted any more; the run goes on without it")
 
     @field_validator("name")
     @classmethod
@@ -105,6 +106,8 @@ def read_federation(path: Path) -> FederationFile:
     sites = tuple(site.model_copy(update={"key": home / site.key if site.key else None}) for site in federation.sites)
     paths = {name: home / getattr(federation, name) for name in ("out", "ca", "certificate", "key")}
     federation = federation.model_copy(update={**paths, "sites": sites})
+    if lost := [site.name for site in sites if site.revoked and site.model is None]:
+        raise UsageError(f"{path}: site {lost[0]} is revoked: give it the model it had, so that the others can go on")
     if not federation.insecure and (unkeyed := [site.name for site in sites if site.key is None]):
         raise UsageError(f"{path}: site {unkeyed[0]} has no key; fedchoir keys --site {unkeyed[0]} makes one")
     return federation

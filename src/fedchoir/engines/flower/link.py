@@ -160,6 +160,8 @@ class Link:
         if self.federation.insecure:
             return
         for site in self.federation.sites:
+            if site.revoked:
+                continue
             assert site.key is not None
             answer = self._client().RegisterNode(RegisterNodeRequest(public_key=read_public(site.key), name=site.name))
             self.nodes[answer.node_id] = site.name

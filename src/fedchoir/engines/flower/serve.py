@@ -116,7 +116,7 @@ def wait_for_sites(federation: FederationFile, post: GridPost, tell: Tell, all_o
         for why in set(post.refused.values()) - told:
             told.add(why)
             tell(f"refused: {why}")
-        if len(there) == len(post.names):
+        if len(there) == len(post.names) - sum(site.revoked for site in federation.sites):
             return there
         if time.monotonic() > end:
             break

@@ -1,0 +1,103 @@
+"""Can a curious server tell which images a site trained on? With and without differential privacy.
+
+Two attackers, both with the threshold on the loss of Yeom et al. (2018): one that holds the site's model itself (the
+most that weight averaging shows), and one that holds only what FedMD releases, the logits on public images, and
+distils a model of its own from them. AUC 0.5 is guessing.
+
+    python benchmarks/membership.py [--noise 0 0.5 1 2]
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+import torch
+from sklearn.metrics import roc_auc_score
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedchoir import Experiment, methods, runner
+from fedchoir import experiment as experiments
+from fedchoir.data.images import ImageSet, normalise
+from fedchoir.engines.local import LocalEngine
+from fedchoir.federation.loop import Federation
+from fedchoir.models import build
+from fedchoir.privacy import dp
+from fedchoir.rng import seeded
+
+MODEL = "simple_cnn@16"
+SETTINGS = {"private": 100, "local_epochs": 20, "local_batch": 20, "public_size": 500, "public_batch": 100}
+ROUNDS = 3
+
+
+def play(noise: float, seed: int) -> tuple[Any, Any, list[float]]:
+    """FedMD on digits-lite; its clients, its test sets, and each client's ε."""
+    settings = {**SETTINGS, "dp_noise": noise, "evaluate_every": ROUNDS}
+    experiment = Experiment(method="fedmd", models=(MODEL,), rounds=ROUNDS, seed=seed, device="cpu", settings=settings)
+    plan = experiments.plan(experiment)
+    scenario, public = runner.load(plan), runner.load_public_set(plan)
+    task = runner.make_task(plan, scenario, public)
+    method = methods.get("fedmd")(plan.params, task)
+    engine = LocalEngine(method, scenario, public, device=torch.device("cpu"))
+    for _ in Federation(method, engine, tuple(scenario.tests)).rounds():
+        pass
+    cost = dp.spent(plan.params, [card.train for card in task.clients], ROUNDS) if noise else []
+    return engine, scenario, cost
+
+
+def losses(logits: Any, images: ImageSet) -> Tensor:
+    with torch.no_grad():
+        z = logits(normalise(images.images, images.mean, images.std))
+    return F.cross_entropy(z, images.labels, reduction="none")
+
+
+def auc(logits: Any, members: ImageSet, others: ImageSet) -> float:
+    count = min(len(members), len(others))
+    scores = torch.cat([-losses(logits, members)[:count], -losses(logits, others.subset(torch.arange(count)))])
+    return float(roc_auc_score([1] * count + [0] * count, scores))
+
+
+def distilled(engine: Any, client: Any, seed: int) -> nn.Module:
+    """A student that has seen nothing but public images and the logits that the client released on them."""
+    r = engine.method.task.round(ROUNDS - 1, engine.method.params)
+    batches = [batch for group in r.public_batches() for batch in group]
+    client.begin(ROUNDS - 1)
+    told = [(client.look(batch), engine.method.speak(client, batch)["logits"]) for batch in batches]
+    with seeded(seed, "student"):
+        student = build(MODEL, len(engine.method.task.classes))
+    optimizer = torch.optim.Adam(student.parameters(), lr=1e-3)
+    for _ in range(40):
+        for images, logits in told:
+            optimizer.zero_grad()
+            F.mse_loss(student(images), logits).backward()
+            optimizer.step()
+    return student.eval()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--noise", type=float, nargs="+", default=[0.0, 0.5, 1.0, 2.0])
+    parser.add_argument("--seeds", type=int, default=2)
+    arguments = parser.parse_args()
+    print("noise |  ε (δ=1e-5) | accuracy at home | AUC, holds the model | AUC, holds the logits | seconds")
+    for noise in arguments.noise:
+        start = time.perf_counter()
+        rows = []
+        for seed in range(arguments.seeds):
+            engine, scenario, cost = play(noise, seed)
+            for k, client in enumerate(engine.clients):
+                home = scenario.tests[scenario.clients[k].home]
+                client.model.eval()
+                model = auc(client.logits, client.private, home)
+                accuracy = engine.method.score(client, home)
+                student = distilled(engine, client, seed)
+                rows.append((accuracy, model, auc(student, client.private, home), max(cost, default=float("inf"))))
+        accuracy, model, logits, epsilon = (sum(column) / len(column) for column in zip(*rows, strict=True))
+        seconds = time.perf_counter() - start
+        print(f"{noise:5.2f} | {epsilon:11.2f} | {accuracy:16.1f} | {model:20.3f} | {logits:21.3f} | {seconds:7.0f}")
+
+
+if __name__ == "__main__":
+    main()
