@@ -120,8 +120,16 @@ class Gone(Exception):
     """The server's process is gone."""
 
 
-@pytest.mark.parametrize(("name", "sync"), [("fccl+", "epoch"), ("fccl", "batch"), ("fedprox", "batch")])
-@pytest.mark.parametrize("when", [4, 7, 10])
+@pytest.mark.parametrize(
+    ("name", "sync", "when"),
+    [
+        ("fccl+", "epoch", 4),
+        ("fccl+", "epoch", 7),
+        ("fccl+", "epoch", 10),
+        ("fccl", "batch", 8),
+        ("fedprox", "batch", 5),
+    ],
+)
 def test_a_server_that_dies_goes_on_to_the_same_numbers(
     name: str, sync: str, when: int, small: Callable[..., Experiment], tmp_path: Path
 ) -> None:
