@@ -4,17 +4,20 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test test-e2e lint install constraints benchmark docs browser clean
+.PHONY: demo test test-e2e test-gpu lint install constraints benchmark docs browser clean
 .DEFAULT_GOAL := demo
 
 demo: $(STAMP)  ## four architectures learn from each other: solo, FedMD, FCCL, FCCL+ in one table
 	$(BIN)/fedchoir demo
 
 test: $(STAMP) lint browser  ## everything that CI checks
-	$(BIN)/pytest -n 2 --dist worksteal -m 'not e2e'
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -m 'not e2e and not gpu'
 
 test-e2e: $(STAMP)  ## real SuperLink and SuperNode processes on 127.0.0.1, one test after the other
 	OMP_NUM_THREADS=1 $(BIN)/pytest tests/e2e -m e2e --durations=10
+
+test-gpu: $(STAMP)  ## what needs a CUDA device; CI has none
+	$(BIN)/pytest -m gpu
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

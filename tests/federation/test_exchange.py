@@ -30,9 +30,7 @@ def join(replies: list[Reply], clients: int, quorum: float = 0.5, **changes: Any
     ledger = Ledger()
     names = [f"c{k}" for k in range(clients)]
     ask = Exchange(speak, **changes)
-    got = combine(
-        ask, replies, clients=range(clients), names=names, dims={}, model=None, quorum=quorum, ledger=ledger
-    )
+    got = combine(ask, replies, clients=range(clients), names=names, dims={}, model=None, quorum=quorum, ledger=ledger)
     return got, ledger
 
 

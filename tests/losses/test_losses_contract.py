@@ -136,7 +136,7 @@ def test_nothing_depends_on_values_on_the_host(case):
 
 
 @captured_cases
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.gpu
 def test_a_cuda_graph_replays_the_loss(case):
     own, targets = inputs(case, torch.float32, "cuda")
     stream = torch.cuda.Stream()

@@ -305,7 +305,7 @@ def test_timm_is_imported_only_when_asked_for() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", NARROW)
 def test_a_training_step_can_be_captured_in_a_cuda_graph(name: str) -> None:
     model = built(name).cuda().to(memory_format=torch.channels_last)

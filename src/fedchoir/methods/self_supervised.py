@@ -124,9 +124,10 @@ class SelfSupervised(Method):
 
     def hear_correlations(self, r: Round) -> Script:
         """Before the local phase: the others' R̄ from the memory bank."""
-        if self.params.foa and r.index >= self.params.t_warm:
-            if chosen := choose(self.bank, r.clients, self.params.peers, self.task.seed, r.index):
-                yield Step(self.hear, heard={k: Payload(correlations=rs) for k, rs in chosen.items()})
+        if not self.params.foa or r.index < self.params.t_warm:
+            return
+        if chosen := choose(self.bank, r.clients, self.params.peers, self.task.seed, r.index):
+            yield Step(self.hear, heard={k: Payload(correlations=rs) for k, rs in chosen.items()})
 
     def share_correlations(self) -> Script:
         """After it: the client's own R̄ into the memory bank."""
