@@ -174,16 +174,25 @@ def which_classes(
     groups = [outside[outside_labels == c] for c in range(classes)]
     moments = torch.stack([group.mT @ group / len(group) for group in groups])
     draw = generator(o.seed, "mixes")
-    errors, guesses = [], []
+    errors: dict[int, list[Tensor]] = {1: [], 5: []}
+    guesses = []
     for _ in range(20):
         weights = torch.rand(classes, generator=draw).pow(4)[labels]
-        index = torch.multinomial(weights, o.batch, generator=draw)
-        truth = torch.bincount(labels[index], minlength=classes) / o.batch
-        found = class_mix(sent(inside[index]), o.batch, moments)
-        errors.append((found - truth).abs().sum() / 2)
-        guesses.append((1 / classes - truth).abs().sum() / 2)
-    yield "encoder known: share of the batch put into a wrong class", f"{float(torch.stack(errors).mean()):.2f}"
+        batches = [torch.multinomial(weights, o.batch, replacement=True, generator=draw) for _ in range(5)]
+        rs = torch.stack([sent(inside[index]) for index in batches])
+        for count, found in errors.items():
+            truth = torch.bincount(labels[torch.cat(batches[:count])], minlength=classes) / (count * o.batch)
+            found.append(misplaced(class_mix(rs[:count].mean(0), o.batch, moments), truth))
+        guesses.append(misplaced(torch.full((classes,), 1 / classes), truth))
+    for count, found in errors.items():
+        share = float(torch.stack(found).mean())
+        yield f"encoder known, R averaged over {count} batch(es): share put into a wrong class", f"{share:.2f}"
     yield "… where equal shares for all classes would give", f"{float(torch.stack(guesses).mean()):.2f}"
+
+
+def misplaced(found: Tensor, true: Tensor) -> Tensor:
+    """The share of the images that must change their class to get from one distribution to the other."""
+    return (found - true).abs().sum() / 2
 
 
 def relative(found: Tensor, true: Tensor) -> float:
