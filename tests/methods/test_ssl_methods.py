@@ -184,3 +184,11 @@ def test_public_features_travel_in_the_common_width(small: Small) -> None:
     experiment = small("fedmd-ssl", rounds=1)
     result = run(experiment)
     assert result.bytes_up == 3 * 40 * N * 4  # three clients, 40 public images
+
+
+def test_half_precision_leaves_the_factorisations_in_full(small: Small) -> None:
+    experiment = small("fedfoa", rounds=2, precision="bf16")
+    run(experiment)
+    distance = torch.tensor(events(experiment)[-1]["measures"]["correlation_distance"])
+    assert distance.isfinite().all()
+    assert (distance + torch.eye(3) > 0).all()

@@ -74,9 +74,10 @@ class SelfSupervised(Method):
             raise UsageError("private_augment = 'none' gives two equal views; it should be strong, weak or fccl")
         for card in task.clients if p.foa else ():
             if (rows := min(p.local_batch, card.train)) < p.dim:
+                larger = f", or local_batch to {p.dim} or more" if card.train >= p.dim else ""
                 raise UsageError(
                     f"dim = {p.dim} is not possible with foa: {card.name} has batches of {rows} images, and a "
-                    f"correlation matrix needs at least dim; set dim to {rows} or less, or a larger local_batch"
+                    f"correlation matrix needs at least dim; set dim to {rows} or less{larger}"
                 )
         self.objective = objectives.make(
             p.objective, p.dim, p.hidden, linear=p.projector == "linear", temperature=p.temperature,
