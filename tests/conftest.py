@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from fedchoir import Experiment, Result, methods, run
 
 torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"  # for processes that tests start: sums depend on the number of threads
 
 CLASSES = 4
 MIXED = ("simple_cnn@4", "resnet10@4", "mlp")

@@ -245,7 +245,9 @@ def pick_device(name: str) -> torch.device:
 
 
 def describe(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{device}, {torch.get_num_threads()} threads"  # sums depend on it in their last bits
 
 
 class matmul_precision:

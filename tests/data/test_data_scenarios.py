@@ -64,7 +64,7 @@ def test_unknown_scenario():
 def test_digits_lite(clients, assert_disjoint):
     scenario = load_scenario("digits-lite", seed=0, options=DataOptions(clients=clients))
     assert tuple(scenario.tests) == tuple(c.name for c in scenario.clients) == ("pen", "print", "scene", "blend")
-    assert sizes(scenario) == [100, 100, 400, 400]
+    assert sizes(scenario) == [200, 400, 500, 500]
     assert scenario.notes == ()
     assert scenario.own_tests == {}
     assert_disjoint(scenario)
@@ -231,7 +231,7 @@ def test_label_noise_touches_training_labels_only():
         assert torch.equal(before.train.images, after.train.images)
         assert int((before.train.labels != after.train.labels).sum()) == round(0.2 * len(before.train))
     assert torch.equal(clean.tests["pen"].labels, noisy.tests["pen"].labels)
-    assert noisy.notes == ("label noise: 200 training labels made wrong (symmetric, 0.2)",)
+    assert noisy.notes == ("label noise: 320 training labels made wrong (symmetric, 0.2)",)
 
 
 @pytest.mark.parametrize(
