@@ -4,12 +4,17 @@ Two attackers, both with the threshold on the loss of Yeom et al. (2018): one th
 most that weight averaging shows), and one that holds only what FedMD releases, the logits on public images, and
 distils a model of its own from them. AUC 0.5 is guessing.
 
-    python benchmarks/membership.py [--noise 0 0.5 1 2]
+A model that has learned little gives little away, with or without noise. So beside every noisy run belong runs without
+noise that stop early, at about the same accuracy (--epochs), and an untrained one (--epochs 0).
+
+    python benchmarks/membership.py [--noise 0 0.5 1 2] [--epochs 20]
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import statistics
 import time
 from typing import Any
 
@@ -32,9 +37,9 @@ SETTINGS = {"private": 100, "local_epochs": 20, "local_batch": 20, "public_size"
 ROUNDS = 3
 
 
-def play(noise: float, seed: int) -> tuple[Any, Any, list[float]]:
+def play(noise: float, epochs: int, seed: int) -> tuple[Any, Any, list[float]]:
     """FedMD on digits-lite; its clients, its test sets, and each client's ε."""
-    settings = {**SETTINGS, "dp_noise": noise, "evaluate_every": ROUNDS}
+    settings = {**SETTINGS, "dp_noise": noise, "local_epochs": epochs, "evaluate_every": ROUNDS}
     experiment = Experiment(method="fedmd", models=(MODEL,), rounds=ROUNDS, seed=seed, device="cpu", settings=settings)
     plan = experiments.plan(experiment)
     scenario, public = runner.load(plan), runner.load_public_set(plan)
@@ -79,14 +84,15 @@ def distilled(engine: Any, client: Any, seed: int) -> nn.Module:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--noise", type=float, nargs="+", default=[0.0, 0.5, 1.0, 2.0])
+    parser.add_argument("--epochs", type=int, nargs="+", default=[20], help="local epochs in each of three rounds")
     parser.add_argument("--seeds", type=int, default=2)
     arguments = parser.parse_args()
-    print("noise |  ε (δ=1e-5) | accuracy at home | AUC, holds the model | AUC, holds the logits | seconds")
-    for noise in arguments.noise:
+    print("noise | epochs |  ε (δ=1e-5) | accuracy at home | AUC, holds the model | AUC, holds the logits | seconds")
+    for noise, epochs in itertools.product(arguments.noise, arguments.epochs):
         start = time.perf_counter()
         rows = []
         for seed in range(arguments.seeds):
-            engine, scenario, cost = play(noise, seed)
+            engine, scenario, cost = play(noise, epochs, seed)
             for k, client in enumerate(engine.clients):
                 home = scenario.tests[scenario.clients[k].home]
                 client.model.eval()
@@ -96,7 +102,9 @@ def main() -> None:
                 rows.append((accuracy, model, auc(student, client.private, home), max(cost, default=float("inf"))))
         accuracy, model, logits, epsilon = (sum(column) / len(column) for column in zip(*rows, strict=True))
         seconds = time.perf_counter() - start
-        print(f"{noise:5.2f} | {epsilon:11.2f} | {accuracy:16.1f} | {model:20.3f} | {logits:21.3f} | {seconds:7.0f}")
+        spread = [statistics.stdev(column) for column in list(zip(*rows, strict=True))[1:3]]
+        held = " | ".join(f"{value:12.3f} ± {sd:.3f}" for value, sd in zip((model, logits), spread, strict=True))
+        print(f"{noise:5.2f} | {epochs:6} | {epsilon:11.2f} | {accuracy:16.1f} | {held} | {seconds:7.0f}", flush=True)
 
 
 if __name__ == "__main__":
