@@ -5,6 +5,12 @@
 0
 """
 
+import os
+
+# Before torch is loaded: OpenMP threads that wait for each other should not spin for long. With the default, a training
+# step takes thirty times as long as soon as another process wants one of the cores.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
 from fedchoir import losses
 from fedchoir.experiment import Experiment
 from fedchoir.federation.result import Result
