@@ -26,9 +26,9 @@ INTRODUCTION = (
     "they learn from what the others say about a public set of photographs.\n"
 )
 CAUTION = (
-    "[bold]What this shows:[/] one seed, a few minutes, tiny models. FCCL+ is ahead of SOLO on these data, but in "
-    "so short a run most of its lead comes from each client's own teacher; what the exchange adds builds up over "
-    "tens of longer rounds on real data: fedchoir reproduce fccl+/table8."
+    "[bold]What this shows:[/] one seed, a few minutes, tiny models: it is no ranking of the methods. Part of FCCL+'s "
+    "lead over SOLO comes from each client's own teacher and not from the others (--set use_fccm=false --set "
+    "use_fisl=false shows how much). The papers' tables: fedchoir reproduce fccl+/table8."
 )
 
 

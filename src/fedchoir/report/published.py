@@ -122,7 +122,7 @@ def match(result: Result, *, table: str | None = None, label: str | None = None)
     numbers = _jobs_of(table) if table in tables() else []
     if all(n.scenario != result.scenario for n, _ in numbers):
         found = [n for n, job in numbers if job.label == label]
-        return Match({n.metric: n for n in reversed(found)}, other_data=True)
+        return Match({n.metric: n for n in reversed(found)}, other_data=bool(found))
     return Match()
 
 
