@@ -37,6 +37,8 @@ def options() -> argparse.Namespace:
     parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--hidden", type=int, default=1024)
     parser.add_argument("--lr", type=float, default=0.032)
+    parser.add_argument("--optimizer", default="sgd", choices=("sgd", "adam"))
+    parser.add_argument("--objective", default="byol", choices=("byol", "simsiam", "simclr"))
     parser.add_argument("--images", type=int, default=None, help="training images in all; default: every one")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--device", default="auto")
@@ -53,6 +55,7 @@ def experiment(o: argparse.Namespace, label: str, seed: int) -> Experiment:
     }[label]
     settings: dict[str, Any] = {
         "clients": 4, "partition": "iid", "local_epochs": o.epochs, "local_batch": o.batch, "local_lr": o.lr,
+        "optimizer": o.optimizer, "objective": o.objective,
         "dim": o.dim, "hidden": o.hidden, "evaluate_every": o.rounds, **special,
     }  # fmt: skip
     if o.images:
