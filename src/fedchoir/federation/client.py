@@ -25,6 +25,7 @@ from fedchoir.rng import generator
 __all__ = ["Client", "Frozen", "State", "deepcopy_structure", "still_statistics"]
 
 EVAL_BATCH = 1000
+READY_BYTES = 256e6  # private images as floats, kept for the length of a fit
 
 
 class Client:
@@ -207,6 +208,7 @@ class Client:
 
     def _private_batches(self, epochs: range, sources: Mapping[str, Tensor | Echo], views: int = 1) -> Iterator[Batch]:
         n, size = len(self.private), self.settings.local_batch
+        ready = self._ready_images()
         for epoch in epochs:
             order = torch.randperm(n, generator=self._draw("private order", epoch)).to(self.device)
             for number, start in enumerate(range(0, n, size)):
@@ -216,7 +218,7 @@ class Client:
                     index = (chances < size / n).nonzero().flatten().to(self.device)
                 elif len(index) < 2 and n > 1:
                     continue  # BatchNorm cannot normalise a single image
-                images = self._private_images(index, epoch, number)
+                images = self._private_images(index, epoch, number) if ready is None else ready[index]
                 targets = {k: v(images) if isinstance(v, Echo) else v[index] for k, v in sources.items()}
                 targets |= {f"view{v}": self._private_images(index, epoch, number, v) for v in range(2, views + 1)}
                 yield Batch(images, self.private.labels[index], targets)
@@ -225,6 +227,14 @@ class Client:
         """Optimiser steps that one epoch over the private data takes: a last batch of one image is left out."""
         n, size = len(self.private), self.settings.local_batch
         return n // size + (n % size >= 2 or n == 1)
+
+    def _ready_images(self) -> Tensor | None:
+        """All private images normalised at once, where they are not augmented and small enough to be held twice."""
+        if self.settings.private_augment != "none" or self.private.images.numel() * 4 > READY_BYTES:
+            return None
+        return normalise(self.private.images, self.private.mean, self.private.std).contiguous(
+            memory_format=torch.channels_last
+        )
 
     def _private_images(self, index: Tensor, epoch: int, number: int, view: int = 1) -> Tensor:
         images = self.private.images[index]
