@@ -24,7 +24,7 @@ from fedchoir.rng import generator
 
 __all__ = ["Client", "Frozen", "State", "deepcopy_structure", "still_statistics"]
 
-EVAL_BATCH = 1000
+EVAL_BATCH = 250
 READY_BYTES = 256e6  # private images as floats, kept for the length of a fit
 
 

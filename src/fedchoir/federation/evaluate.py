@@ -9,14 +9,14 @@ from torch import Tensor
 
 from fedchoir.data.images import ImageSet, normalise
 
-EVAL_BATCH = {"cpu": 500, "cuda": 4096}  # small enough for memory, large enough to keep the device busy
+EVAL_BATCH = {"cpu": 250, "cuda": 4096}  # small enough for memory, large enough to keep the device busy
 
 
 @torch.no_grad()
 def accuracy(logits: Callable[[Tensor], Tensor], test: ImageSet, top_k: int = 1) -> float:
     """Share of the test images, in percent, whose label is among the ``top_k`` largest logits."""
     hits = torch.zeros((), dtype=torch.int64, device=test.images.device)
-    size = EVAL_BATCH.get(test.images.device.type, 500)
+    size = EVAL_BATCH.get(test.images.device.type, 250)
     for start in range(0, len(test), size):
         images = normalise(test.images[start : start + size], test.mean, test.std)
         z = logits(images.contiguous(memory_format=torch.channels_last))
