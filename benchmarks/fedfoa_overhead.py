@@ -89,6 +89,9 @@ def compare(o: argparse.Namespace) -> tuple[float, float]:
             spent = seconds(lambda m=method, c=client: m.practise(c), o.device) / o.steps  # type: ignore[misc]
             if turn:  # the first turn warms up: allocations, cuDNN's choices, captures
                 taken[name].append(spent)
+    for name, (_, client) in (("byol", alone), ("fedfoa", listening)):
+        if isinstance(client.trainer, ReplayTrainer) and client.trainer._impossible:
+            print(f"  note: {name}'s step could not be captured and ran plainly")
     return statistics.median(taken["byol"]), statistics.median(taken["fedfoa"])
 
 
