@@ -23,13 +23,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
 from fedchoir import Experiment, run
 from fedchoir.analysis.rounds_to_target import rounds_to_target
-from fedchoir.data.splits import complement, stratified_sample
 from fedchoir.federation.result import load_result, read_events
+from validation import write_validation
 
 RATES = (0.01, 0.03, 0.1)
 CONTRAST = [{"kappa": k, "tau2": 0.5} for k in (1.0, 0.1, 0.5, 2.0, 5.0)] + [
@@ -98,22 +95,6 @@ def perform_all(jobs: list[Job], out: Path, at_once: int) -> None:
 
     with ThreadPoolExecutor(at_once) as pool:
         list(pool.map(one, waiting))
-
-
-def write_validation(root: Path, folder: Path) -> Path:
-    """A data root whose test set is a fifth of the training images; the real test images are not in it."""
-    path = folder / "cifar10.npz"
-    if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        with np.load(root / "cifar10.npz") as stored:
-            x, y = stored["train_x"], stored["train_y"]
-            names = {"label_names": stored["label_names"]} if "label_names" in stored.files else {}
-        labels = torch.from_numpy(y.astype(np.int64))
-        held = stratified_sample(labels, len(y) // 5, torch.Generator().manual_seed(0))
-        kept = complement(held, len(y)).numpy()
-        held_out = held.numpy()
-        np.savez(path, train_x=x[kept], train_y=y[kept], test_x=x[held_out], test_y=y[held_out], **names)
-    return folder
 
 
 class Bar:
