@@ -42,6 +42,13 @@ AXES = {  # one after the other, the best so far kept; the papers' grids, and a 
         [{"lambda_mix": v} for v in (0.5, 0.1, 0.3)],
     ],
 }
+PARTS_OF_FEDCT: dict[str, dict[str, Any]] = {  # the whole, another way of sending models around, and as in Table III
+    "fedct": {},
+    "fedct-random": {"broadcast": "random"},
+    "fedct-assignment": {"use_apcl": False, "use_mfa": False},
+    "fedct-apcl": {"use_mfa": False},
+    "fedct-mfa": {"use_apcl": False},
+}
 TOLD = ("kappa", "tau2", "eta", "lambda_hy", "lambda_mix", "local_lr")  # options that name a folder
 
 
@@ -143,8 +150,12 @@ class Bar:
         whole = {"local_epochs": a.epochs}
         half = {"local_epochs": a.epochs // 2, "cross_epochs": a.epochs // 2}
         rate = self.tune("fedavg", whole)
-        chosen = {m: self.tune(m, {**half, **rate}) for m in ("pgct", "fedct") if m in a.methods}
-        exchanging = {"fedexg": {}, "pgct": {}, "fedct": {}, "fedct-random": {"broadcast": "random"}}
+        chosen = {
+            m: self.tune(m, {**half, **rate})
+            for m in ("pgct", "fedct")
+            if any(label.partition("-")[0] == m for label in a.methods)
+        }
+        exchanging = {"fedexg": {}, "pgct": {}, **PARTS_OF_FEDCT}
         kinds = {
             "fedavg": ("fedavg", a.rounds, whole),
             "fedavg-twice": ("fedavg", 2 * a.rounds, {"local_epochs": a.epochs // 2}),
@@ -215,7 +226,7 @@ def options() -> argparse.Namespace:
         "--methods",
         nargs="+",
         default=["fedavg", "fedavg-twice", "fedexg", "pgct", "fedct"],
-        choices=["fedavg", "fedavg-twice", "fedexg", "pgct", "fedct", "fedct-random"],
+        choices=["fedavg", "fedavg-twice", "fedexg", "pgct", *PARTS_OF_FEDCT],
     )
     parser.add_argument("--candidates", type=int, default=99, help="only the first so many of each grid")
     parser.add_argument("--private", type=int, default=0, help="training images; 0: all")
