@@ -185,14 +185,21 @@ class Bar:
                 "std": statistics.stdev(scores) if len(scores) > 1 else 0.0,
                 "own": statistics.mean(statistics.mean(v for v in r.own if v is not None) for r in group),
                 "gigabytes": (group[0].bytes_up + group[0].bytes_down) / 1e9,
-                "messages": group[0].messages,
+                "messages": group[0].messages, "curve": curve([j.folder(self.out) for j in jobs[label]]),
                 "rounds_to_target": reached, "seconds": [r.seconds["total"] for r in group],
             }  # fmt: skip
         return {
-            "arguments": vars(self.args), "common": self.common, "chosen": chosen,
+            "arguments": {k: v for k, v in vars(self.args).items() if k not in ("data_root", "out", "one")},
+            "common": self.common, "chosen": chosen,
             "validation": self.tried, "target": target, "target_of": first, "rows": rows,
             "device": results[first][0].device, "versions": results[first][0].versions,
         }  # fmt: skip
+
+
+def curve(folders: list[Path]) -> list[float]:
+    """Accuracy after each round, mean over the seeds."""
+    runs = [[e["intra_avg"] for e in read_events(folder / "events.jsonl")] for folder in folders]
+    return [round(statistics.mean(values), 2) for values in zip(*runs, strict=True)]
 
 
 def table(summary: dict[str, Any]) -> str:

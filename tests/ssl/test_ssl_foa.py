@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.ssl.lone_client import alone
 
 from fedchoir import losses
 from fedchoir.errors import UsageError
 from fedchoir.federation.payload import Payload
-from fedchoir.ssl.foa import Correlations, choose
+from fedchoir.ssl.foa import Correlations, choose, unit_columns
 
 
 def normal(seed: int, *shape: int) -> torch.Tensor:
@@ -18,7 +22,7 @@ def normal(seed: int, *shape: int) -> torch.Tensor:
 
 
 def test_the_mean_of_a_round_is_the_mean_of_its_batches() -> None:
-    part = Correlations(4)
+    part = Correlations(4, "raw")
     batches = [normal(seed, 9, 4) for seed in range(3)]
     for z in batches:
         part.term(z, None)
@@ -32,7 +36,7 @@ def test_the_mean_of_a_round_is_the_mean_of_its_batches() -> None:
 
 
 def test_only_more_independent_peers_are_heeded() -> None:
-    part = Correlations(3)
+    part = Correlations(3, "raw")
     z = normal(1, 8, 3).requires_grad_()
     own = losses.feature_correlation(z)
     peers = torch.stack([2 * own, 0.5 * own, 3 * torch.eye(3) + own])
@@ -45,6 +49,38 @@ def test_only_more_independent_peers_are_heeded() -> None:
     assert part.term(z, torch.zeros(1, 3, 3)).item() == 0  # one that has seen no batch yet
 
 
+@given(scales=st.lists(st.floats(1e-3, 1e3), min_size=4, max_size=4))
+def test_at_unit_length_the_scale_of_a_feature_does_not_matter(scales: list[float]) -> None:
+    z, peers = normal(6, 9, 4), torch.stack([torch.eye(4), losses.feature_correlation(unit_columns(normal(7, 9, 4)))])
+    part, rescaled = Correlations(4), Correlations(4)
+    torch.testing.assert_close(
+        part.term(z, peers), rescaled.term(z * torch.tensor(scales), peers), rtol=1e-4, atol=1e-5
+    )
+    torch.testing.assert_close(part.mean(), rescaled.mean(), rtol=1e-4, atol=1e-5)
+    assert part.mean().trace() <= 4 + 1e-5
+
+
+def race(scale: Literal["unit", "raw"]) -> float:
+    """Two clients whose features grow towards each other's, one of which starts a little larger: the final length."""
+    zs = [normal(8, 12, 4).requires_grad_(), (1.5 * normal(9, 12, 4)).requires_grad_()]
+    for _ in range(60):
+        parts = [Correlations(4, scale) for _ in zs]
+        for z, part in zip(zs, parts, strict=True):
+            part.term(z.detach(), None)
+        for k, z in enumerate(zs):
+            loss = Correlations(4, scale).term(z, parts[1 - k].mean()[None])
+            (gradient,) = torch.autograd.grad(loss, z)
+            with torch.no_grad():
+                z -= 3.0 * gradient  # a step that overshoots
+    return max(float(z.detach().norm()) for z in zs)
+
+
+def test_raw_features_race_each_other_and_features_of_unit_length_do_not() -> None:
+    start = max(float(normal(8, 12, 4).norm()), float((1.5 * normal(9, 12, 4)).norm()))
+    assert race("raw") > 3 * start
+    assert race("unit") < 3 * start
+
+
 def test_a_last_batch_smaller_than_n_has_no_correlations() -> None:
     part = Correlations(5)
     assert part.term(normal(2, 4, 5), torch.eye(5)[None]).item() == 0
@@ -55,7 +91,7 @@ def test_following_the_term_brings_features_nearer_to_the_peer() -> None:
     """Gradient steps on Z alone: its R comes nearer to the R it is held against."""
     z = normal(3, 12, 4).requires_grad_()
     peer = 2 * losses.feature_correlation(normal(4, 12, 4))[None]
-    part = Correlations(4)
+    part = Correlations(4, "raw")
     start = torch.dist(losses.feature_correlation(z), peer[0])
     for _ in range(60):
         (gradient,) = torch.autograd.grad(part.term(z, peer), z)

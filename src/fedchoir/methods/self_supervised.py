@@ -22,7 +22,7 @@ from fedchoir.losses.factorization import Solver
 from fedchoir.methods.method import Method
 from fedchoir.models import VisionModel
 from fedchoir.ssl import objectives
-from fedchoir.ssl.foa import Correlations, choose, distances
+from fedchoir.ssl.foa import Correlations, Scale, choose, distances
 from fedchoir.ssl.probe import fit_probe, knn_accuracy
 
 BANK = "correlation/"
@@ -46,6 +46,9 @@ class SelfSupervisedParams(Settings):
     probe_lr: float = Field(1e-3, gt=0, description="learning rate (Adam) of the linear layer")
     foa: bool = Field(False, description="FedFoA's exchange of feature correlations on top of the method")
     foa_weight: float = Field(0.01, ge=0, description="λ of FedFoA eq. 13: weight of the mutual understanding")
+    foa_scale: Scale = Field(
+        "unit", description="FedFoA: features at unit length, so that Tr(R) measures independence alone, or raw (paper)"
+    )
     t_warm: int = Field(5, ge=0, description="rounds before the correlations of others are heeded")
     peers: int = Field(0, ge=0, description="others whose correlations a client hears in a round, drawn; 0 means all")
     solver: Solver = Field(
@@ -65,7 +68,11 @@ class SelfSupervised(Method):
     Params = SelfSupervisedParams
     params: SelfSupervisedParams
     personal_score = True
-    profiles = {"fixed": SETTING, "paper": {**SETTING, "partition": "iid"}, "official": SETTING}
+    profiles = {
+        "fixed": SETTING,
+        "paper": {**SETTING, "partition": "iid", "foa_scale": "raw"},
+        "official": {**SETTING, "foa_scale": "raw"},
+    }
 
     def __init__(self, params: Settings, task: Task) -> None:
         super().__init__(params, task)
@@ -87,7 +94,11 @@ class SelfSupervised(Method):
     def extra_modules(self, model: VisionModel) -> dict[str, nn.Module]:
         calibration = nn.Linear(model.feature_dim, self.params.dim)
         parts = {"calibration": calibration, **self.objective.parts(model, calibration)}
-        return {**parts, "correlations": Correlations(self.params.dim)} if self.params.foa else parts
+        return (
+            {**parts, "correlations": Correlations(self.params.dim, self.params.foa_scale)}
+            if self.params.foa
+            else parts
+        )
 
     # -- the local phase: no labels --------------------------------------------------------------------------------
 

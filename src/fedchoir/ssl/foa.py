@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,9 @@ from fedchoir.losses import feature_correlation, understanding_gaps
 from fedchoir.losses.factorization import Solver
 from fedchoir.rng import generator
 
+Scale = Literal["unit", "raw"]
+"""Whether features are compared at unit length or as they are."""
+
 
 class Correlations(nn.Module):
     """R̄ of eq. 12: the mean of R over the batches of a round. A part of the client, so that it is saved with it."""
@@ -18,8 +22,9 @@ class Correlations(nn.Module):
     total: Tensor
     batches: Tensor
 
-    def __init__(self, dim: int) -> None:
+    def __init__(self, dim: int, scale: Scale = "unit") -> None:
         super().__init__()
+        self.scale = scale
         self.register_buffer("total", torch.zeros(dim, dim))
         self.register_buffer("batches", torch.zeros(()))
 
@@ -47,12 +52,28 @@ class Correlations(nn.Module):
         """
         if len(z) < len(self.total):
             return z.new_zeros(())
+        if self.scale == "unit":
+            z = unit_columns(z)
         r = feature_correlation(z, solver)
         self.add(r)
         if peers is None:
             return z.new_zeros(())
         better = traces(peers) > r.trace()
         return (better * understanding_gaps(z, peers, solver)).sum()
+
+
+def unit_columns(z: Tensor) -> Tensor:
+    """Every feature of a batch at length 1 (m×n): Tr(R) then measures how independent features are, and nothing else.
+
+    The paper takes Z as it is. Its trace grows with the features' scale too, so a client whose features are merely
+    larger passes the filter, the others grow towards it, overshoot, and are grown towards in turn, without end.
+
+    >>> r = feature_correlation(unit_columns(torch.tensor([[3.0, 0.0], [4.0, 0.0], [0.0, 2.0]])))
+    >>> round(float(r.trace()), 4)  # n, the largest it can be: the features are orthogonal
+    2.0
+    """
+    length = torch.linalg.vector_norm(z, dim=0)
+    return z / length.where(length > 1e-8, 1.0)  # a feature that is zero stays so
 
 
 def traces(rs: Tensor) -> Tensor:
