@@ -18,12 +18,17 @@ import statistics
 import subprocess
 import sys
 import time
+from collections import Counter
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
-from fedchoir import Experiment, run
+import torch
+
+from fedchoir import Experiment, experiment, run, runner
 from fedchoir.analysis.rounds_to_target import rounds_to_target
 from fedchoir.federation.result import load_result, read_events
 from validation import write_validation
@@ -71,8 +76,8 @@ class Job:
         return out / "-".join(filter(None, (self.label, options, f"seed{self.seed}")))
 
 
-def perform(job: Job, out: Path) -> None:
-    experiment = Experiment(
+def experiment_of(job: Job, out: Path) -> Experiment:
+    return Experiment(
         method=job.method,
         scenario="cifar10",
         models=(job.model,),
@@ -84,7 +89,6 @@ def perform(job: Job, out: Path) -> None:
         out=job.folder(out),
         settings=job.settings,
     )
-    run(experiment, resume=True)
 
 
 def perform_all(jobs: list[Job], out: Path, at_once: int) -> None:
@@ -186,6 +190,7 @@ class Bar:
                 "own": statistics.mean(statistics.mean(v for v in r.own if v is not None) for r in group),
                 "gigabytes": (group[0].bytes_up + group[0].bytes_down) / 1e9,
                 "messages": group[0].messages, "curve": curve([j.folder(self.out) for j in jobs[label]]),
+                "visits": [visits(job, self.out) for job in jobs[label]],
                 "rounds_to_target": reached, "seconds": [r.seconds["total"] for r in group],
             }  # fmt: skip
         return {
@@ -200,6 +205,28 @@ def curve(folders: list[Path]) -> list[float]:
     """Accuracy after each round, mean over the seeds."""
     runs = [[e["intra_avg"] for e in read_events(folder / "events.jsonl")] for folder in folders]
     return [round(statistics.mean(values), 2) for values in zip(*runs, strict=True)]
+
+
+def visits(job: Job, out: Path) -> dict[str, float] | None:
+    """Of a run that exchanges models: to how many places each client's model went, how often to its favourite, and how
+    alike the classes are there: the overlap Σ_c min(p_c, q_c) of class shares, and that of any two clients."""
+    events = read_events(job.folder(out) / "events.jsonl")
+    rounds = [dict(pairs) for e in events for pairs in e["measures"].get("exchanges", ())]
+    if not rounds:
+        return None
+    places = [Counter(sent[k] for sent in rounds if k in sent) for k in rounds[0]]
+    labels = [client.train.labels for client in runner.load(experiment.plan(experiment_of(job, out))).clients]
+    shares = [torch.bincount(own, minlength=10) / len(own) for own in labels]
+
+    def overlap(pairs: Iterable[tuple[int, int]]) -> float:
+        return statistics.mean(float(torch.minimum(shares[i], shares[j]).sum()) for i, j in pairs)
+
+    return {
+        "places": statistics.mean(len(c) for c in places),
+        "favourite": statistics.mean(max(c.values()) / c.total() for c in places),
+        "overlap": overlap(pair for sent in rounds for pair in sent.items()),
+        "overlap_of_any_two": overlap(permutations(range(len(shares)), 2)),
+    }
 
 
 def table(summary: dict[str, Any]) -> str:
@@ -247,7 +274,8 @@ def options() -> argparse.Namespace:
 def main() -> None:
     args = options()
     if args.one:
-        return perform(Job(**json.loads(args.one)), Path(args.out))
+        run(experiment_of(Job(**json.loads(args.one)), Path(args.out)), resume=True)
+        return
     if not args.data_root or args.epochs % 2:
         raise SystemExit("--data-root is needed, and --epochs should be even")
     summary = Bar(args).play()
