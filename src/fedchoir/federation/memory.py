@@ -2,12 +2,18 @@
 
 A block that is recomputed keeps its input alone and runs forward again when its gradient is due. The numbers are the
 same: dropout draws what it drew before, and BatchNorm's running statistics move once.
+
+And memory that nobody uses: the C library keeps what was freed, in pieces, so that a process would stay as large as
+all its clients' passes put together. `give_back` returns it.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +23,36 @@ from torch.utils.checkpoint import checkpoint
 from fedchoir.federation.frozen import still_statistics
 from fedchoir.models import VisionModel
 
+UNUSED_BYTES = 200e6  # by how much the process may have grown before freed memory is returned
+
+_trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None  # glibc has it
+_size_before = 0.0
+
+
+def give_back() -> None:
+    """Return freed memory to the system, if the process has grown since the last time. Nothing where it cannot be."""
+    global _size_before
+    if _trim is None or resident_bytes() < _size_before + UNUSED_BYTES:
+        return
+    _trim(0)
+    _size_before = resident_bytes()
+
+
+def resident_bytes() -> float:
+    """Memory that this process takes up now (Linux; elsewhere 0)."""
+    try:
+        pages = Path("/proc/self/statm").read_text().split()[1]
+    except OSError:
+        return 0.0
+    return float(pages) * os.sysconf("SC_PAGE_SIZE")
+
 
 @contextmanager
 def second_time(block: nn.Module) -> Iterator[None]:
-    """The same pass over again: BatchNorm saves the same tensors, but its statistics and counters stay."""
+    """The same pass over again: BatchNorm saves the same tensors, but its statistics and counters stay.
+
+    A wide block is about to take its memory again, and the later, narrow ones have just freed theirs."""
+    give_back()
     norms = [m for m in block.modules() if isinstance(m, _BatchNorm)]
     before = [(m.momentum, m._buffers.get("num_batches_tracked")) for m in norms]
     for m in norms:
@@ -47,11 +79,12 @@ def economise(model: VisionModel, image_size: int, batch: int, budget: float) ->
 
 
 def blocks(trunk: nn.Module) -> Iterator[nn.Module]:
-    """The parts of a trunk that come one after the other: residual blocks, Inception modules, single layers."""
-    if isinstance(trunk, nn.Sequential):
+    """The parts of a trunk that come one after the other: residual blocks, Inception modules, single layers. A layer
+    that works in place is none: what it would be computed from again is gone."""
+    if type(trunk) is nn.Sequential:
         for child in trunk:
             yield from blocks(child)
-    else:
+    elif not getattr(trunk, "inplace", False):
         yield trunk
 
 

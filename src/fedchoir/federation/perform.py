@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from fedchoir.federation.client import Client
+from fedchoir.federation.memory import give_back
 from fedchoir.federation.payload import Payload, check, declared_by
 from fedchoir.federation.phases import Action, Exchange, PublicBatch, heard_by
 from fedchoir.federation.robust import corrupted
@@ -21,6 +22,8 @@ def perform(client: Client, action: Action) -> list[Payload]:
         answer = action.function(*arguments)
         if isinstance(action, Exchange):
             answers.append(answer)
+    if client.device.type == "cpu":
+        give_back()
     if isinstance(action, Exchange):
         _check_outgoing(client, action, answers)
         if client.hostile:
