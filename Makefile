@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test test-e2e test-gpu lint install constraints benchmark docs browser clean
+.PHONY: demo test test-e2e test-gpu lint install constraints benchmark docs results browser clean
 .DEFAULT_GOAL := demo
 
 demo: $(STAMP)  ## four architectures learn from each other: solo, FedMD, FCCL, FCCL+ in one table
@@ -42,6 +42,9 @@ browser:  ## Chromium, for the tests of the report and the live page; playwright
 
 docs: $(STAMP)  ## the documentation as a site, in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+results: $(STAMP)  ## docs/results.md from the runs kept under results/
+	$(BIN)/python -m fedchoir.report.results_page results docs/results.md
 
 benchmark: $(STAMP)
 	$(BIN)/python benchmarks/overhead.py

@@ -1,0 +1,57 @@
+"""docs/results.md says what the files under results/ say, and nothing else."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fedchoir.errors import UsageError
+from fedchoir.federation.result import load_result
+from fedchoir.report.results_page import page
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "results"
+
+
+def test_the_page_is_what_the_files_make_it() -> None:
+    written = (ROOT / "docs" / "results.md").read_text()
+    assert written == page(RESULTS), "docs/results.md is not what results/ gives: run `make results`"
+
+
+def test_every_accuracy_on_the_page_is_a_mean_of_kept_runs() -> None:
+    """Recomputed here without the report's code, from result.json alone."""
+    page_text = (ROOT / "docs" / "results.md").read_text()
+    shown = {float(m) for m in re.findall(r"(\d+\.\d\d) ± \d+\.\d\d", page_text)}
+    runs = [load_result(path.parent) for path in RESULTS.rglob("result.json") if "validation" not in path.parts]
+    bundles: dict[str, list[float]] = {}
+    for run in runs:
+        key = f"{run.method} {run.scenario} {run.public} {run.profile} {sorted(run.settings.items(), key=str)}"
+        bundles.setdefault(f"intra {key}", []).append(run.intra_avg)
+        if run.inter_avg is not None:
+            bundles.setdefault(f"inter {key}", []).append(run.inter_avg)
+    ours = {round(sum(values) / len(values), 2) for values in bundles.values()}
+    printed_by_papers = {float(m) for m in re.findall(r"(\d+\.\d\d) ± \d+\.\d\d \(", page_text)}
+    assert ours
+    assert ours <= shown
+    assert shown - printed_by_papers <= ours
+
+
+def test_every_run_has_its_experiment_beside_it() -> None:
+    assert all((path.parent / "experiment.toml").is_file() for path in RESULTS.rglob("result.json"))
+
+
+def test_a_changed_result_changes_the_page(tmp_path: Path) -> None:
+    copy = tmp_path / "results"
+    shutil.copytree(RESULTS, copy)
+    victim = next(copy.glob("*/runs/*/result.json"))
+    victim.write_text(re.sub(r'"intra_avg": [\d.]+', '"intra_avg": 99.0', victim.read_text()))
+    assert page(copy) != page(RESULTS)
+
+
+def test_a_section_without_a_description_is_named(tmp_path: Path) -> None:
+    (tmp_path / "nameless").mkdir()
+    with pytest.raises(UsageError, match=r"nameless.about\.toml"):
+        page(tmp_path)
