@@ -115,6 +115,7 @@ def participant(o: argparse.Namespace) -> tuple[SelfSupervised, Client, ImageSet
     train = train.subset(order)
     cls = methods.get("fedfoa")
     settings: dict[str, Any] = {**SETTING, "local_batch": o.batch, "dim": o.dim, "local_epochs": o.epochs, "knn": 0}
+    settings["foa_scale"] = "raw"  # as in the paper; at unit length the features' norms are not in R
     card = ClientCard("a", o.model, len(train), len(outside), "a")
     method = cls(cls.Params(**settings), Task(scenario.classes, (card,), rounds=1, seed=o.seed))
     assert isinstance(method, SelfSupervised)

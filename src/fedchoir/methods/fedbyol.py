@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from fedchoir.federation.client import Client
 from fedchoir.federation.payload import MODEL, PART, Payload, says, state_payload
 from fedchoir.federation.phases import Exchange, Round, Script, Step
-from fedchoir.methods.self_supervised import BANK, SelfSupervised
+from fedchoir.methods.self_supervised import SelfSupervised
+from fedchoir.methods.shared_correlations import BANK
 from fedchoir.models import VisionModel
 from fedchoir.ssl.objectives import Target, online_parameters
 

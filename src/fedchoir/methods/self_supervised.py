@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 from pydantic import Field
 from torch import Tensor, nn
 
 from fedchoir.data.images import ImageSet
 from fedchoir.errors import UsageError
-from fedchoir.federation.aggregate import gather
 from fedchoir.federation.client import Client
 from fedchoir.federation.evaluate import accuracy
-from fedchoir.federation.payload import Payload, says
-from fedchoir.federation.phases import Exchange, Round, Script, Step
 from fedchoir.federation.settings import Settings
 from fedchoir.federation.task import Task
 from fedchoir.federation.training import Batch
-from fedchoir.losses.factorization import Solver
-from fedchoir.methods.method import Method
+from fedchoir.methods.shared_correlations import SharedCorrelations, SharedCorrelationsParams
 from fedchoir.models import VisionModel
 from fedchoir.ssl import objectives
-from fedchoir.ssl.foa import Correlations, Scale, choose, distances
 from fedchoir.ssl.probe import fit_probe, knn_accuracy
 
-BANK = "correlation/"
 
-
-class SelfSupervisedParams(Settings):
+class SelfSupervisedParams(SharedCorrelationsParams):
     objective: Literal["byol", "simsiam", "simclr"] = Field("byol", description="what two views of an image teach")
-    dim: int = Field(256, ge=2, description="n: width of the calibrated features Z, and of the projections")
     hidden: int = Field(4096, ge=2, description="width of the hidden layers of the projection and prediction heads")
     projector: Literal["mlp", "linear"] = Field(
         "mlp", description="mlp: lightly's head projects Z; linear: Z itself is the projection (Fig. 3 of FedFoA)"
@@ -44,16 +36,6 @@ class SelfSupervisedParams(Settings):
     evaluate_every: int = Field(10, ge=1, description="linear probe every n-th round; in the last three always")
     probe_epochs: int = Field(200, ge=1, description="epochs of the linear layer on frozen features")
     probe_lr: float = Field(1e-3, gt=0, description="learning rate (Adam) of the linear layer")
-    foa: bool = Field(False, description="FedFoA's exchange of feature correlations on top of the method")
-    foa_weight: float = Field(0.01, ge=0, description="λ of FedFoA eq. 13: weight of the mutual understanding")
-    foa_scale: Scale = Field(
-        "unit", description="FedFoA: features at unit length, so that Tr(R) measures independence alone, or raw (paper)"
-    )
-    t_warm: int = Field(5, ge=0, description="rounds before the correlations of others are heeded")
-    peers: int = Field(0, ge=0, description="others whose correlations a client hears in a round, drawn; 0 means all")
-    solver: Solver = Field(
-        "auto", description="FedFoA: QR and SVD (factors) or Cholesky and matrix products; auto is factors on the CPU"
-    )
 
 
 SETTING = {
@@ -62,7 +44,7 @@ SETTING = {
 }  # fmt: skip
 
 
-class SelfSupervised(Method):
+class SelfSupervised(SharedCorrelations):
     """Clients whose images have no labels. A subclass says what they exchange."""
 
     Params = SelfSupervisedParams
@@ -79,13 +61,6 @@ class SelfSupervised(Method):
         p = self.params
         if p.private_augment == "none":
             raise UsageError("private_augment = 'none' gives two equal views; it should be strong, weak or fccl")
-        for card in task.clients if p.foa else ():
-            if (rows := min(p.local_batch, card.train)) < p.dim:
-                larger = f", or local_batch to {p.dim} or more" if card.train >= p.dim else ""
-                raise UsageError(
-                    f"dim = {p.dim} is not possible with foa: {card.name} has batches of {rows} images, and a "
-                    f"correlation matrix needs at least dim; set dim to {rows} or less{larger}"
-                )
         self.objective = objectives.make(
             p.objective, p.dim, p.hidden, linear=p.projector == "linear", temperature=p.temperature,
             momentum=p.target_momentum, schedule=p.target_schedule,
@@ -94,11 +69,7 @@ class SelfSupervised(Method):
     def extra_modules(self, model: VisionModel) -> dict[str, nn.Module]:
         calibration = nn.Linear(model.feature_dim, self.params.dim)
         parts = {"calibration": calibration, **self.objective.parts(model, calibration)}
-        return (
-            {**parts, "correlations": Correlations(self.params.dim, self.params.foa_scale)}
-            if self.params.foa
-            else parts
-        )
+        return parts | super().extra_modules(model)
 
     # -- the local phase: no labels --------------------------------------------------------------------------------
 
@@ -124,46 +95,7 @@ class SelfSupervised(Method):
         """ℓ_SSL + λ Σ_j ℓ_A (FedFoA eq. 13)."""
         z1, z2 = self.calibrated(client, batch.images), self.calibrated(client, batch["view2"])
         loss = self.objective.loss(client, batch, z1, z2)
-        if self.params.foa:
-            peers = cast(Tensor | None, client.memory.get("peers"))
-            loss = loss + self.params.foa_weight * self.correlations(client).term(z1, peers, self.params.solver)
-        return loss
-
-    # -- FedFoA's exchange: one n×n matrix a round -----------------------------------------------------------------
-
-    def correlations(self, client: Client) -> Correlations:
-        return cast(Correlations, client.parts["correlations"])
-
-    def hear_correlations(self, r: Round) -> Script:
-        """Before the local phase: the others' R̄ from the memory bank."""
-        if not self.params.foa or r.index < self.params.t_warm:
-            return
-        if chosen := choose(self.bank, r.clients, self.params.peers, self.task.seed, r.index):
-            yield Step(self.hear, heard={k: Payload(correlations=rs) for k, rs in chosen.items()})
-
-    def share_correlations(self) -> Script:
-        """After it: the client's own R̄ into the memory bank."""
-        if self.params.foa:
-            told = yield Exchange(self.tell, combine=gather, dims={"N": self.params.dim})
-            self.server |= {f"{BANK}{k}": payload["correlation"] for k, payload in told.items()}
-
-    def hear(self, client: Client, heard: Payload | None) -> None:
-        if heard is None:
-            client.memory.pop("peers", None)
-        else:
-            client.memory["peers"] = heard["correlations"]
-
-    @says(correlation="N N")
-    def tell(self, client: Client) -> Payload:
-        return Payload(correlation=self.correlations(client).mean())
-
-    @property
-    def bank(self) -> dict[int, Tensor]:
-        """R̄ of every client that has spoken."""
-        return {int(name.removeprefix(BANK)): r for name, r in self.server.items() if name.startswith(BANK)}
-
-    def measures(self) -> dict[str, Any]:
-        return {"correlation_distance": distances(self.bank, len(self.task.clients))} if self.params.foa else {}
+        return loss + self.understanding(client, z1) if self.params.foa else loss
 
     # -- how good is it --------------------------------------------------------------------------------------------
 

@@ -1,0 +1,96 @@
+"""FedFoA's exchange, for any self-supervised method to stand on: one n×n matrix of feature correlations a round."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from pydantic import Field
+from torch import Tensor, nn
+
+from fedchoir.errors import UsageError
+from fedchoir.federation.aggregate import gather
+from fedchoir.federation.client import Client
+from fedchoir.federation.payload import Payload, says
+from fedchoir.federation.phases import Exchange, Round, Script, Step
+from fedchoir.federation.settings import Settings
+from fedchoir.federation.task import Task
+from fedchoir.losses.factorization import Solver
+from fedchoir.methods.method import Method
+from fedchoir.models import VisionModel
+from fedchoir.ssl.foa import Correlations, Scale, choose, distances
+
+BANK = "correlation/"
+
+
+class SharedCorrelationsParams(Settings):
+    dim: int = Field(256, ge=2, description="n: width of the calibrated features Z, and of the projections")
+    foa: bool = Field(False, description="FedFoA's exchange of feature correlations on top of the method")
+    foa_weight: float = Field(0.01, ge=0, description="λ of FedFoA eq. 13: weight of the mutual understanding")
+    foa_scale: Scale = Field(
+        "unit", description="FedFoA: features at unit length, so that Tr(R) measures independence alone, or raw (paper)"
+    )
+    t_warm: int = Field(5, ge=0, description="rounds before the correlations of others are heeded")
+    peers: int = Field(0, ge=0, description="others whose correlations a client hears in a round, drawn; 0 means all")
+    solver: Solver = Field(
+        "auto", description="FedFoA: QR and SVD (factors) or Cholesky and matrix products; auto is factors on the CPU"
+    )
+
+
+class SharedCorrelations(Method):
+    """What a method with ``foa`` adds: before the local phase clients hear the others' R̄, after it they tell theirs."""
+
+    Params = SharedCorrelationsParams
+    params: SharedCorrelationsParams
+
+    def __init__(self, params: Settings, task: Task) -> None:
+        super().__init__(params, task)
+        p = self.params
+        for card in task.clients if p.foa else ():
+            if (rows := min(p.local_batch, card.train)) < p.dim:
+                larger = f", or local_batch to {p.dim} or more" if card.train >= p.dim else ""
+                raise UsageError(
+                    f"dim = {p.dim} is not possible with foa: {card.name} has batches of {rows} images, and a "
+                    f"correlation matrix needs at least dim; set dim to {rows} or less{larger}"
+                )
+
+    def extra_modules(self, model: VisionModel) -> dict[str, nn.Module]:
+        return {"correlations": Correlations(self.params.dim, self.params.foa_scale)} if self.params.foa else {}
+
+    def understanding(self, client: Client, z: Tensor) -> Tensor:
+        """λ Σ_j ℓ_A of eq. 13."""
+        peers = cast(Tensor | None, client.memory.get("peers"))
+        return self.params.foa_weight * self.correlations(client).term(z, peers, self.params.solver)
+
+    def correlations(self, client: Client) -> Correlations:
+        return cast(Correlations, client.parts["correlations"])
+
+    def hear_correlations(self, r: Round) -> Script:
+        """Before the local phase: the others' R̄ from the memory bank."""
+        if not self.params.foa or r.index < self.params.t_warm:
+            return
+        if chosen := choose(self.bank, r.clients, self.params.peers, self.task.seed, r.index):
+            yield Step(self.hear, heard={k: Payload(correlations=rs) for k, rs in chosen.items()})
+
+    def share_correlations(self) -> Script:
+        """After it: the client's own R̄ into the memory bank."""
+        if self.params.foa:
+            told = yield Exchange(self.tell, combine=gather, dims={"N": self.params.dim})
+            self.server |= {f"{BANK}{k}": payload["correlation"] for k, payload in told.items()}
+
+    def hear(self, client: Client, heard: Payload | None) -> None:
+        if heard is None:
+            client.memory.pop("peers", None)
+        else:
+            client.memory["peers"] = heard["correlations"]
+
+    @says(correlation="N N")
+    def tell(self, client: Client) -> Payload:
+        return Payload(correlation=self.correlations(client).mean())
+
+    @property
+    def bank(self) -> dict[int, Tensor]:
+        """R̄ of every client that has spoken."""
+        return {int(name.removeprefix(BANK)): r for name, r in self.server.items() if name.startswith(BANK)}
+
+    def measures(self) -> dict[str, Any]:
+        return {"correlation_distance": distances(self.bank, len(self.task.clients))} if self.params.foa else {}
