@@ -12,7 +12,6 @@ from torch.optim import Optimizer
 from fedchoir.data.augment import augment
 from fedchoir.data.images import ImageSet, normalise
 from fedchoir.federation.frozen import Echo, Frozen, Output, deepcopy_structure, still_statistics
-from fedchoir.federation.memory import economise
 from fedchoir.federation.phases import PublicBatch
 from fedchoir.federation.public import PublicView
 from fedchoir.federation.remember import Memory, State
@@ -68,9 +67,6 @@ class Client:
         self._losses: dict[str, list[Tensor]] = {}
         self._notes: dict[str, Tensor] = {}
         self.trainer: Trainer = trainer or EagerTrainer()
-        if self.device.type == "cpu" and settings.keep_gb:
-            largest = max(settings.public_batch if public else 0, min(settings.local_batch, len(private)))
-            economise(self.model, private.images.shape[-1], largest, settings.keep_gb * 1e9)
 
     @property
     def round(self) -> int:
@@ -317,6 +313,13 @@ class Client:
     def load(self, flat: Mapping[str, Tensor]) -> None:
         """Take back what `state` gave. The public optimiser goes on where it stopped if ``round`` is still the same."""
         restore(self, flat)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all that `state` gives."""
+        own = [*self.model.parameters(), *self.model.buffers(), *self.parts.parameters(), *self.parts.buffers()]
+        slots = [t for o in self.optimizers.values() for kept in o.state.values() for t in kept.values()]
+        return sum(t.numel() * t.element_size() for t in (*own, *self.memory.tensors(), *slots))
 
     def begin(self, round_index: int) -> None:
         """Enter a round: the position from which all draws are derived; optimisers do not outlive a round."""

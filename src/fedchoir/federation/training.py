@@ -43,6 +43,9 @@ class Trainer(Protocol):
     def train(self, client: Client, optimizer: Optimizer, loss: Loss, batches: Iterable[Batch]) -> Tensor:
         """One optimiser step for each batch; the mean loss, still on the device."""
 
+    def forget(self, client: Client) -> None:
+        """The client goes to rest: let go of everything that holds on to its tensors."""
+
 
 class EagerTrainer:
     """Forward, backward, step. Nothing is read back from the device before the last batch."""
@@ -62,7 +65,11 @@ class EagerTrainer:
             optimizer.step()
             total += value.detach()
             count += 1
+        optimizer.zero_grad(set_to_none=True)  # nobody needs the last gradients: they would double what a client takes
         return total / max(count, 1)
+
+    def forget(self, client: Client) -> None:
+        pass
 
 
 def new_optimizer(
