@@ -15,8 +15,10 @@ from fedchoir.data.scenarios import Scenario
 from fedchoir.engines.newcomer import new_client
 from fedchoir.engines.replay import ReplayTrainer
 from fedchoir.engines.roster import Roster
+from fedchoir.engines.unison import Unison
 from fedchoir.federation.client import Client
 from fedchoir.federation.exchange import Reply
+from fedchoir.federation.payload import Payload
 from fedchoir.federation.perform import perform
 from fedchoir.federation.phases import Action
 from fedchoir.federation.public import PublicView
@@ -64,19 +66,30 @@ class LocalEngine:
             method, scenario.clients, view, trainer or fast_trainer(device), device=device, precision=precision,
             budget=budget, folder=folder,
         )  # fmt: skip
+        self._unison = Unison(method, self.clients, device, precision)
 
     def ask(self, clients: Sequence[int], actions: Sequence[Action], round_index: int) -> Iterator[Reply]:
         """Let each client do all the actions; the last one's answer, if it is an exchange, comes back."""
-        for k in clients:
-            (client,) = self.clients.gather((k,))
-            self._scored.pop(k, None)
-            client.begin(round_index)
-            parts = []
+        for group in self._unison.groups(clients, actions):
+            awake = self.clients.gather(group)
+            answers: list[list[Payload]] = [[] for _ in awake]
+            for client in awake:
+                self._scored.pop(client.index, None)
+                client.begin(round_index)
             for action in actions:
-                self._progress(client.name, action.function.__name__)
                 with self._timed("public" if action.batches else "local"):
-                    parts = perform(client, action)
-            yield Reply(k, parts, client.report())
+                    answers = self._perform(awake, action)
+            for client, parts in zip(awake, answers, strict=True):
+                yield Reply(client.index, parts, client.report())
+
+    def _perform(self, clients: Sequence[Client], action: Action) -> list[list[Payload]]:
+        """One action of each client."""
+        for client in clients:
+            self._progress(client.name, action.function.__name__)
+        if self._unison.takes(action) and self._unison.can(clients):
+            self._unison.practise(clients, action)
+            return [[] for _ in clients]
+        return [perform(client, action) for client in clients]
 
     def evaluate(self, weights: dict[str, Tensor] | None) -> list[list[float]]:
         """Accuracy in percent: one row a client, one column a test set, and one more for the client's own share of
@@ -110,7 +123,7 @@ class LocalEngine:
 
     def model_shapes(self) -> dict[str, Tensor]:
         """The state of the shared architecture, for checking weights that arrive."""
-        return self.clients.shapes
+        return self.clients.pattern.state_dict()
 
     def _tests_of(self, k: int) -> list[ImageSet]:
         return [*self._tests, *self._own[k : k + 1]]

@@ -24,6 +24,7 @@ from fedchoir.federation.remember import State
 from fedchoir.federation.resting import Read, Resting, file_name
 from fedchoir.federation.training import Trainer
 from fedchoir.methods.method import Method
+from fedchoir.models import VisionModel
 
 AT_HAND = 64  # clients that stay awake on a CPU; waking another costs a copy of its model
 KEPT = "clients"  # what a checkpoint calls the list of clients that it holds
@@ -78,9 +79,9 @@ class Roster(Sequence[Client]):
         return found
 
     @property
-    def shapes(self) -> State:
-        """The state of the architecture that all share."""
-        return self._pattern(0).model.state_dict()
+    def pattern(self) -> VisionModel:
+        """A model of the architecture that all share, or of the first client's."""
+        return self._pattern(0).model
 
     # -- waking and going to rest ----------------------------------------------------------------------------------
 

@@ -141,7 +141,7 @@ class Client:
         self.model.train()
         images = self.look(batch)
         lesson = Batch(images, torch.empty(0, dtype=torch.int64, device=self.device), targets)
-        self._record("public", self.trainer.train(self, self.optimizers["public"], loss, [lesson]))
+        self.record("public", self.trainer.train(self, self.optimizers["public"], loss, [lesson]))
 
     def fit(
         self,
@@ -170,7 +170,7 @@ class Client:
         sources = {name: self._source(target) for name, target in targets.items()}
         self.model.train()
         batches = self._private_batches(range(first, first + epochs), sources, views)
-        self._record(phase, self.trainer.train(self, optimizer, loss, batches))
+        self.record(phase, self.trainer.train(self, optimizer, loss, batches))
 
     def parameters(self) -> list[nn.Parameter]:
         """What is learned: parts without gradient (a target network) are not."""
@@ -197,7 +197,8 @@ class Client:
         """A number for the next report beside the losses, still on the device."""
         self._notes[name] = value
 
-    def _record(self, phase: str, loss: Tensor) -> None:
+    def record(self, phase: str, loss: Tensor) -> None:
+        """The mean loss of some steps, for the next report."""
         self._losses.setdefault(phase, []).append(loss)
 
     # -- private data --------------------------------------------------------------------------------------------
@@ -218,6 +219,10 @@ class Client:
                 targets = {k: v(images) if isinstance(v, Echo) else v[index] for k, v in sources.items()}
                 targets |= {f"view{v}": self._private_images(index, epoch, number, v) for v in range(2, views + 1)}
                 yield Batch(images, self.private.labels[index], targets)
+
+    def lessons(self, epochs: int) -> Iterator[Batch]:
+        """The batches of so many epochs over the private data, as `fit` takes them."""
+        return self._private_batches(range(epochs), {})
 
     def steps_per_epoch(self) -> int:
         """Optimiser steps that one epoch over the private data takes: a last batch of one image is left out."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class EagerTrainer:
 
 def new_optimizer(
     algorithm: str,
-    parameters: list[nn.Parameter],
+    parameters: Sequence[Tensor],
     *,
     lr: float | Tensor,
     weight_decay: float,
