@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedchoir.data.scenarios import ClientData
 from fedchoir.federation.client import Client
@@ -24,6 +25,21 @@ class Modules:
 
     model: VisionModel
     parts: dict[str, nn.Module]
+
+    @torch.no_grad()
+    def start_like(self, other: Modules) -> None:
+        """Take over all weights and buffers."""
+        for mine, theirs in (
+            (self.model, other.model),
+            *((self.parts[name], other.parts[name]) for name in self.parts),
+        ):
+            for own, new in zip(_tensors(mine), _tensors(theirs), strict=True):
+                own.copy_(new)
+
+
+def _tensors(module: nn.Module) -> Iterator[Tensor]:
+    yield from module.parameters()
+    yield from module.buffers()
 
 
 def new_modules(method: Method, index: int) -> Modules:

@@ -1,8 +1,8 @@
 """The clients of the local engine, however many: those at work are awake, the others rest.
 
 A client that was never asked anything is only a number: all about it is derived when it is looked at. One that goes to
-rest leaves its state behind, in memory as far as the budget goes, else in a file; one that keeps nothing from round to
-round leaves nothing. Numbers do not depend on who was awake.
+rest leaves its state behind, in memory as far as the budget goes, else in a file, and its modules to the next; one that
+keeps nothing from round to round leaves no state. Numbers do not depend on who was awake.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fedchoir.federation.training import Trainer
 from fedchoir.methods.method import Method
 from fedchoir.models import VisionModel
 
-AT_HAND = 64  # clients that stay awake on a CPU; waking another costs a copy of its model
+AT_HAND = 32  # clients that stay awake on a CPU; waking another costs a copy of its model
 KEPT = "clients"  # what a checkpoint calls the list of clients that it holds
 
 
@@ -55,6 +55,7 @@ class Roster(Sequence[Client]):
         self._kept: set[int] = set()  # who is not as it started
         self._rounds: dict[int, int] = {}  # in which round those at rest were
         self._patterns: dict[str, Modules] = {}  # by architecture, to be copied
+        self._idle: dict[str, list[Modules]] = {}  # by architecture, of clients that rest: to be used again
 
     def __len__(self) -> int:
         return len(self._data)
@@ -99,8 +100,8 @@ class Roster(Sequence[Client]):
 
     def _make(self, k: int) -> Client:
         """A client as it was when it went to rest, or as it starts."""
-        rested, alike = k in self._kept, self._method.task.homogeneous
-        modules = deepcopy(self._pattern(k)) if rested or alike else None
+        rested = k in self._kept
+        modules = self._modules(k, rested)
         client = new_client(
             self._method, k, self._data[k], self._view, device=self._device, precision=self._precision, modules=modules
         )
@@ -110,6 +111,20 @@ class Roster(Sequence[Client]):
             client.round = self._rounds.pop(k, 0)
             client.load(self._resting.get(k))
         return client
+
+    def _modules(self, k: int, rested: bool) -> Modules | None:
+        """Modules for a client: with any weights if it has rested and brings its own, else with those it starts from.
+        None where these are still to be drawn."""
+        alike = self._method.task.homogeneous
+        if not rested and not alike:
+            return None
+        idle = self._idle.get(self._method.task.clients[k].model)
+        if not idle:
+            return deepcopy(self._pattern(k))
+        modules = idle.pop()
+        if alike:
+            modules.start_like(self._pattern(k))
+        return modules
 
     def _pattern(self, k: int) -> Modules:
         """Modules of the client's architecture; where all are alike, with the weights that they start from."""
@@ -142,13 +157,16 @@ class Roster(Sequence[Client]):
         client = self._awake.pop(k)
         del self._sizes[k]
         client.trainer.forget(client)
-        if k not in self._kept:
-            return
-        if state := self._worth_keeping(client.state()):
-            self._rounds[k] = client.round
-            self._resting.put(k, {name: t.detach().cpu() for name, t in state.items()})
-        else:
-            self._forget(k)
+        if k in self._kept:
+            if state := self._worth_keeping(client.state()):
+                self._rounds[k] = client.round
+                self._resting.put(k, {name: t.detach().to("cpu", copy=True) for name, t in state.items()})
+            else:
+                self._forget(k)
+        modules = Modules(client.model, dict(client.parts.items()))
+        del client.model, client.parts  # whoever still holds the client must not see another one's weights
+        if not self._method.params.dp_noise:  # what takes gradients apart image by image leaves its marks
+            self._idle.setdefault(modules.model.name, []).append(modules)
 
     def _worth_keeping(self, state: State) -> State:
         """Without the model, where the client will begin with the global one."""
