@@ -24,7 +24,7 @@ import torch
 from crowd import federation, from_npz, synthetic, timed_rounds
 from fedchoir.data.images import ImageSet, normalise
 
-CLIENTS, EACH, COHORT = 1000, 50, 50
+CLIENTS, EACH, COHORT, BATCH = 1000, 50, 50, 10
 
 
 class Pfl:
@@ -36,7 +36,7 @@ class Pfl:
         worker = Path(__file__).with_name("pfl_worker.py")
         numbers = [str(n) for n in (clients, EACH, COHORT, int(channels_last))]
         self._process = subprocess.Popen(
-            [str(python), str(worker), str(path), *numbers],
+            [str(python), "-I", str(worker), str(path), *numbers],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
             env={**{k: v for k, v in os.environ.items() if k != "PYTHONPATH"}, "PFL_PYTORCH_DEVICE": "cpu"},
         )  # fmt: skip
@@ -46,10 +46,12 @@ class Pfl:
         assert self._process.stdout is not None
         self._process.stdin.write("go\n")
         self._process.stdin.flush()
-        line = self._process.stdout.readline()
+        line = next((line for line in self._process.stdout if line.startswith("{")), "")  # pfl talks, too
         if not line:
             raise SystemExit("the pfl process ended: is pfl[pytorch] in that environment?")
-        return float(json.loads(line)["seconds"])
+        told = json.loads(line)
+        assert told["steps"] == COHORT * EACH // BATCH, f"pfl took {told['steps']} steps"
+        return float(told["seconds"])
 
     def close(self) -> None:
         self._process.kill()
@@ -68,7 +70,7 @@ def main() -> None:
     pool, test = from_npz(o.data_root / "cifar10.npz", 32) if o.data_root else (synthetic(10_000, 32), None)
     clients = min(CLIENTS, len(pool) // EACH)
     played = federation(
-        "fedavg", "cnn2", pool, test or pool, clients=clients, each=EACH, local_epochs=1, local_batch=10,
+        "fedavg", "cnn2", pool, test or pool, clients=clients, each=EACH, local_epochs=1, local_batch=BATCH,
         optimizer="sgd", local_lr=0.1, fraction=COHORT / clients, evaluate_every=100_000,
     )  # fmt: skip
     ours = timed_rounds(played)

@@ -15,18 +15,20 @@ import torch
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.algorithm.base import NNAlgorithmParams
 from pfl.algorithm.federated_averaging import FederatedAveraging
-from pfl.callback import TrainingProcessCallback
+from pfl.callback.base import TrainingProcessCallback
 from pfl.data.dataset import Dataset
 from pfl.data.federated_dataset import FederatedDataset
 from pfl.data.sampling import get_user_sampler
 from pfl.hyperparam.base import NNEvalHyperParams, NNTrainHyperParams
-from pfl.metrics import Weighted
+from pfl.metrics import Metrics, Weighted
 from pfl.model.pytorch import PyTorchModel
 from torch import Tensor, nn
 
 
 class CNN(nn.Sequential):
     """The CNN of Reddi et al. that pfl-research trains on CIFAR-10."""
+
+    steps = 0
 
     def __init__(self) -> None:
         super().__init__(
@@ -36,6 +38,7 @@ class CNN(nn.Sequential):
 
     def loss(self, inputs: Tensor, targets: Tensor, eval: bool = False) -> Tensor:
         self.eval() if eval else self.train()
+        CNN.steps += not eval
         return nn.functional.cross_entropy(self(inputs), targets)
 
     @torch.no_grad()
@@ -50,19 +53,15 @@ class OnCommand(TrainingProcessCallback):
 
     def __init__(self) -> None:
         sys.stdin.readline()
-        self.start = time.perf_counter()
+        self.start, self.before = time.perf_counter(), CNN.steps
 
     def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):  # type: ignore[no-untyped-def]
-        sys.stdout.write(json.dumps({"seconds": time.perf_counter() - self.start}) + "\n")
+        told = {"seconds": time.perf_counter() - self.start, "steps": CNN.steps - self.before}
+        sys.stdout.write(json.dumps(told) + "\n")
         sys.stdout.flush()
         line = sys.stdin.readline()
-        self.start = time.perf_counter()
-        return not line, self.metrics()
-
-    def metrics(self):  # type: ignore[no-untyped-def]
-        from pfl.metrics import Metrics
-
-        return Metrics()
+        self.start, self.before = time.perf_counter(), CNN.steps
+        return not line, Metrics()
 
 
 def main() -> None:

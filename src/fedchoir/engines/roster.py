@@ -56,6 +56,8 @@ class Roster(Sequence[Client]):
         self._rounds: dict[int, int] = {}  # in which round those at rest were
         self._patterns: dict[str, Modules] = {}  # by architecture, to be copied
         self._idle: dict[str, list[Modules]] = {}  # by architecture, of clients that rest: to be used again
+        for first in {card.model: k for k, card in reversed(list(enumerate(method.task.clients)))}.values():
+            self._wake((first,))  # what cannot be built is found out now, before anything is written
 
     def __len__(self) -> int:
         return len(self._data)
