@@ -130,6 +130,16 @@ def test_few_stay_awake_and_those_who_keep_nothing_leave_nothing(tmp_path: Path)
     assert {file.stem for file in saved.glob("*.safetensors")} == {"server", "clients"}
 
 
+def test_whoever_holds_a_client_at_rest_does_not_see_another_ones_model() -> None:
+    crowd = Crowd(methods.get("solo"), 100)
+    held = crowd.engine.clients[3]
+    crowd.play(20)
+    assert 3 not in crowd.engine.clients._awake
+    with pytest.raises(AttributeError):
+        held.logits(torch.zeros(1, 3, 16, 16))
+    assert sum(map(len, crowd.engine.clients._idle.values())) <= roster.SPARE
+
+
 def test_a_checkpoint_writes_only_those_who_were_at_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     crowd = Crowd(methods.get("feddc"), 60, tmp_path, budget=0)
     written: list[str] = []

@@ -27,6 +27,7 @@ from fedchoir.methods.method import Method
 from fedchoir.models import VisionModel
 
 AT_HAND = 32  # clients that stay awake on a CPU; waking another costs a copy of its model
+SPARE = 2  # unused models of an architecture
 KEPT = "clients"  # what a checkpoint calls the list of clients that it holds
 
 
@@ -167,8 +168,10 @@ class Roster(Sequence[Client]):
                 self._forget(k)
         modules = Modules(client.model, dict(client.parts.items()))
         del client.model, client.parts  # whoever still holds the client must not see another one's weights
-        if not self._method.params.dp_noise:  # what takes gradients apart image by image leaves its marks
-            self._idle.setdefault(modules.model.name, []).append(modules)
+        idle = self._idle.setdefault(modules.model.name, [])
+        # not many: whoever rests makes room for one; and taking gradients apart image by image leaves its marks
+        if len(idle) < SPARE and not self._method.params.dp_noise:
+            idle.append(modules)
 
     def _worth_keeping(self, state: State) -> State:
         """Without the model, where the client will begin with the global one."""
