@@ -53,14 +53,18 @@ class OnCommand(TrainingProcessCallback):
 
     def __init__(self) -> None:
         sys.stdin.readline()
-        self.start, self.before = time.perf_counter(), CNN.steps
+        self.begin()
+
+    def begin(self) -> None:
+        self.start, self.work, self.before = time.perf_counter(), time.process_time(), CNN.steps
 
     def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):  # type: ignore[no-untyped-def]
-        told = {"seconds": time.perf_counter() - self.start, "steps": CNN.steps - self.before}
+        taken = {"wall": time.perf_counter() - self.start, "cpu": time.process_time() - self.work}
+        told = {**taken, "steps": CNN.steps - self.before}
         sys.stdout.write(json.dumps(told) + "\n")
         sys.stdout.flush()
         line = sys.stdin.readline()
-        self.start, self.before = time.perf_counter(), CNN.steps
+        self.begin()
         return not line, Metrics()
 
 
