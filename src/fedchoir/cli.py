@@ -90,6 +90,10 @@ def run(
     data_root: Annotated[Path | None, typer.Option(help="Where data sets lie (else FEDCHOIR_DATA).")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")] = None,
     precision: Annotated[str | None, typer.Option(help="fp32, tf32 or bf16.")] = None,
+    state_budget: Annotated[
+        str | None,
+        typer.Option(help="Memory for clients' states (default: 2GB); beyond it those not at work lie on disk."),
+    ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the method.")
     ] = None,
@@ -105,7 +109,7 @@ def run(
 
     given: dict[str, Any] = {
         "scenario": scenario, "public": public, "models": models, "rounds": rounds, "seed": seed, "profile": profile,
-        "data_root": data_root, "device": device, "precision": precision, "out": out,
+        "data_root": data_root, "device": device, "precision": precision, "state_budget": state_budget, "out": out,
     }  # fmt: skip
     values: dict[str, Any] = experiments.read(Path(method)) if method.endswith(".toml") else {"method": method}
     values |= {name: value for name, value in given.items() if value is not None}

@@ -16,6 +16,7 @@ from fedchoir.data.scenarios import ScenarioInfo
 from fedchoir.data.scenarios import info as scenario_info
 from fedchoir.errors import UsageError
 from fedchoir.federation.settings import Settings
+from fedchoir.sizes import parse_size
 
 
 class Experiment(BaseModel):
@@ -37,6 +38,11 @@ class Experiment(BaseModel):
     data_root: Path | None = Field(None, description="where data sets lie; default: FEDCHOIR_DATA")
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
     precision: Literal["fp32", "tf32", "bf16"] = Field("fp32", description="arithmetic of the models")
+    state_budget: str = Field(
+        "2GB",
+        description="memory for the states of clients, such as 500MB; beyond it those not at work lie on disk. The "
+        "numbers are the same",
+    )
     quorum: float = Field(0.5, gt=0, le=1, description="share of the clients that an exchange needs")
     out: Path | None = Field(None, description="folder of the run; default: runs/SCENARIO-METHOD-PROFILE-seedN")
     settings: dict[str, Any] = Field(default_factory=dict, description="options of the method (--set)")
@@ -45,6 +51,12 @@ class Experiment(BaseModel):
     @classmethod
     def _names(cls, value: Any) -> Any:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @field_validator("state_budget", mode="before")
+    @classmethod
+    def _a_size(cls, value: Any) -> str:
+        parse_size(str(value))
+        return str(value)
 
 
 class Plan(BaseModel):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,6 +24,7 @@ from fedchoir.federation.checkpoint import latest, write_json
 from fedchoir.federation.loop import Engine, Federation
 from fedchoir.federation.result import Event, Result, read_events, summarise
 from fedchoir.federation.task import ClientCard, Task
+from fedchoir.sizes import parse_size
 
 
 class Observer(Protocol):
@@ -55,12 +57,14 @@ def run(experiment: Experiment, *, resume: bool = False, observers: Iterable[Obs
         engine = LocalEngine(
             method, scenario, public, device=device, precision=experiment.precision,
             progress=lambda client, phase: tell(watchers, client, phase),
+            budget=parse_size(experiment.state_budget), folder=plan.out / "resting",
         )  # fmt: skip
         notes = [*scenario.notes, *(public.notes if public else ())]
-        return conduct(
-            plan, method, engine, tuple(scenario.tests), notes=notes, device=describe(device), resume=resume,
-            watchers=watchers,
-        )  # fmt: skip
+        with closing(engine):
+            return conduct(
+                plan, method, engine, tuple(scenario.tests), notes=notes, device=describe(device), resume=resume,
+                watchers=watchers,
+            )  # fmt: skip
 
 
 def conduct(
@@ -134,7 +138,7 @@ def prepare_folder(plan: Plan, resume: bool) -> None:
             raise UsageError(f"{toml} is missing, so the run in {plan.out} cannot be resumed")
         return
     before = experiments.make(experiments.read(toml))
-    ignored = {"out", "data_root", "device"}
+    ignored = {"out", "data_root", "device", "state_budget"}
     if changed := differences(before, plan.experiment, ignored):
         raise UsageError(f"cannot resume {plan.out}: {changed}; --resume goes on with the settings the run began with")
 

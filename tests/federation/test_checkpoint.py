@@ -68,3 +68,17 @@ def test_a_damaged_tensor_file_is_named(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-4])
     with pytest.raises(UsageError, match=r"client-0\.safetensors is not a readable"):
         checkpoint.load(saved, "client-0")
+
+
+def test_what_has_not_changed_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a link where there are links, else by a copy; and the old folder may go."""
+    checkpoint.save(tmp_path, 0, states(1.0), {})
+    for round_index in (1, 2):
+        saved = checkpoint.save(tmp_path, round_index, [("server", {}), ("client-0", None)], {})
+        assert checkpoint.load(saved, "client-0")["w"].tolist() == [1.0] * 3
+        monkeypatch.setattr(Path, "hardlink_to", _no_links)
+    assert len(list(tmp_path.glob("round-*"))) == 1
+
+
+def _no_links(*_: object) -> None:
+    raise OSError(errno.EPERM, "Operation not permitted")

@@ -85,16 +85,22 @@ def load_run(folder: Path, *, data_root: Path | None = None, device: str = "auto
     task = runner.make_task(plan, scenario, public)
     method = methods.get(plan.experiment.method)(plan.params, task)
     place = runner.pick_device(device)
-    engine = LocalEngine(method, scenario, public, device=place, precision=plan.experiment.precision)
+    engine = LocalEngine(
+        method, scenario, public, device=place, precision=plan.experiment.precision, budget=float("inf")
+    )
     federation = Federation(method, engine, tuple(scenario.tests), folder=folder / "checkpoint")
     try:
         if not federation.resume():
             raise UsageError(f"{folder} has no checkpoint, so its models cannot be looked at")
+        clients = list(engine.clients)
     except (RuntimeError, OSError) as error:
         first = str(error).splitlines()[0]
         raise UsageError(f"the checkpoint in {folder} does not fit its experiment.toml: {first}") from None
+    if method.begins_with_global and (weights := method.global_weights()):
+        for client in clients:
+            client.model.load_state_dict(weights)
     events = read_events(folder / "events.jsonl")
-    return FinishedRun(folder, plan, method, scenario, public, engine.clients, events)
+    return FinishedRun(folder, plan, method, scenario, public, clients, events)
 
 
 @torch.no_grad()

@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from fedchoir.data.images import ImageSet
 from fedchoir.data.public import PublicSet
-from fedchoir.data.scenarios import ClientData, Scenario
+from fedchoir.data.scenarios import Scenario
+from fedchoir.engines.newcomer import new_client
 from fedchoir.engines.replay import ReplayTrainer
+from fedchoir.engines.roster import Roster
+from fedchoir.engines.unison import Unison
 from fedchoir.federation.client import Client
 from fedchoir.federation.exchange import Reply
+from fedchoir.federation.payload import Payload
 from fedchoir.federation.perform import perform
 from fedchoir.federation.phases import Action
 from fedchoir.federation.public import PublicView
-from fedchoir.federation.robust import flipped
+from fedchoir.federation.resting import Read
 from fedchoir.federation.training import EagerTrainer, Trainer
 from fedchoir.methods.method import Method
-from fedchoir.models import build
-from fedchoir.privacy.dp import PrivateTrainer, without_batchnorm
-from fedchoir.rng import seeded
+
+__all__ = ["LocalEngine", "Progress", "fast_trainer", "new_client"]
+
+STATE_BUDGET = 2e9
 
 Progress = Callable[[str, str], None]
 """Told (client, phase) whenever a client starts on something."""
@@ -42,65 +47,86 @@ class LocalEngine:
         precision: str = "fp32",
         progress: Progress = lambda client, phase: None,
         trainer: Trainer | None = None,
+        budget: float = STATE_BUDGET,
+        folder: Path | None = None,
     ) -> None:
+        """``budget``: bytes of memory for clients' states; what does not fit lies in ``folder``."""
         self.method = method
         self.device = device
         self.seconds = {"public": 0.0, "local": 0.0, "evaluate": 0.0}
         self._progress = progress
+        self._scored: dict[int, list[float]] = {}  # rows of clients as they are
         self._tests = [test.to(device) for test in scenario.tests.values()]
         self._own = [scenario.own_tests[data.name].to(device) for data in scenario.clients if scenario.own_tests]
         task, params = method.task, method.params
         view = None
         if public is not None:
             view = PublicView(public, seed=task.seed, kind=params.public_augment, device=device)
-        self.clients = [
-            new_client(method, index, data, view, device=device, precision=precision)
-            for index, data in enumerate(scenario.clients)
-        ]
-        shared = trainer or fast_trainer(device)
-        for client in self.clients:
-            if not method.params.dp_noise:  # private steps are run in a way of their own
-                client.trainer = shared
+        self.clients = Roster(
+            method, scenario.clients, view, trainer or fast_trainer(device), device=device, precision=precision,
+            budget=budget, folder=folder,
+        )  # fmt: skip
+        self._unison = Unison(method, self.clients, device, precision)
 
     def ask(self, clients: Sequence[int], actions: Sequence[Action], round_index: int) -> Iterator[Reply]:
         """Let each client do all the actions; the last one's answer, if it is an exchange, comes back."""
-        for k in clients:
-            client = self.clients[k]
-            client.begin(round_index)
-            parts = []
+        for group in self._unison.groups(clients, actions):
+            awake = self.clients.gather(group)
+            answers: list[list[Payload]] = [[] for _ in awake]
+            for client in awake:
+                self._scored.pop(client.index, None)
+                client.begin(round_index)
             for action in actions:
-                self._progress(client.name, action.function.__name__)
                 with self._timed("public" if action.batches else "local"):
-                    parts = perform(client, action)
-            yield Reply(k, parts, client.report())
+                    answers = self._perform(awake, action)
+            for client, parts in zip(awake, answers, strict=True):
+                yield Reply(client.index, parts, client.report())
+
+    def _perform(self, clients: Sequence[Client], action: Action) -> list[list[Payload]]:
+        """One action of each client."""
+        for client in clients:
+            self._progress(client.name, action.function.__name__)
+        if self._unison.takes(action) and self._unison.can(clients):
+            self._unison.practise(clients, action)
+            return [[] for _ in clients]
+        return [perform(client, action) for client in clients]
 
     def evaluate(self, weights: dict[str, Tensor] | None) -> list[list[float]]:
         """Accuracy in percent: one row a client, one column a test set, and one more for the client's own share of
         the tests where there is one. One global model is scored only once, unless the score depends on the client's
-        own data."""
+        own data; a client's own model only if it was at work since it was scored last."""
+        everyone = range(len(self.clients))
         with self._timed("evaluate"):
             if weights is None:
-                return [self._row(client, self._tests_of(client)) for client in self.clients]
+                for k in everyone:
+                    if k not in self._scored:
+                        self._scored[k] = self._row(self.clients[k], self._tests_of(k))
+                return [list(self._scored[k]) for k in everyone]
             if self.method.personal_score:
-                return [self._row_with(client, weights, self._tests_of(client)) for client in self.clients]
+                return [self._row_with(self.clients[k], weights, self._tests_of(k)) for k in everyone]
             row = self._row_with(self.clients[0], weights, [*self._tests, *self._own])
             shared, own = row[: len(self._tests)], row[len(self._tests) :]
-            return [[*shared, *own[k : k + 1]] for k in range(len(self.clients))]
+            return [[*shared, *own[k : k + 1]] for k in everyone]
 
-    def states(self) -> Iterator[tuple[str, dict[str, Tensor]]]:
-        for client in self.clients:
-            yield f"client-{client.index:05d}", client.state()
+    def states(self) -> Iterator[tuple[str, dict[str, Tensor] | None]]:
+        return self.clients.states()
 
-    def load(self, read: Callable[[str], dict[str, Tensor]]) -> None:
-        for client in self.clients:
-            client.load(read(f"client-{client.index:05d}"))
+    def saved(self, read: Read) -> None:
+        self.clients.saved(read)
+
+    def load(self, read: Read) -> None:
+        self._scored.clear()
+        self.clients.load(read)
+
+    def close(self) -> None:
+        self.clients.close()
 
     def model_shapes(self) -> dict[str, Tensor]:
         """The state of the shared architecture, for checking weights that arrive."""
-        return self.clients[0].model.state_dict()
+        return self.clients.pattern.state_dict()
 
-    def _tests_of(self, client: Client) -> list[ImageSet]:
-        return [*self._tests, *self._own[client.index : client.index + 1]]
+    def _tests_of(self, k: int) -> list[ImageSet]:
+        return [*self._tests, *self._own[k : k + 1]]
 
     def _row(self, client: Client, tests: Sequence[ImageSet]) -> list[float]:
         self._progress(client.name, "evaluate")
@@ -133,36 +159,3 @@ class _Stopwatch:
 def fast_trainer(device: torch.device) -> Trainer:
     """Captured steps on a GPU, plain ones elsewhere."""
     return ReplayTrainer() if device.type == "cuda" else EagerTrainer()
-
-
-def new_client(
-    method: Method, index: int, data: ClientData, view: PublicView | None, *, device: torch.device, precision: str
-) -> Client:
-    """A client as it starts: its model is drawn from the seed and its number, or the seed alone where all are alike."""
-    task = method.task
-    with seeded(task.seed, "model", "shared" if task.homogeneous else index):
-        model = build(task.clients[index].model, len(task.classes), image_size=task.image_size)
-        if method.params.dp_noise:
-            without_batchnorm(model)
-        parts = method.extra_modules(model)
-    train, params = data.train, method.params
-    hostile = params.attack != "none" and index >= len(task.clients) - params.attackers
-    if hostile and params.attack == "label_flip":
-        train = replace(train, labels=flipped(train.labels, len(task.classes)))
-    client = Client(
-        index,
-        data.name,
-        model,
-        train,
-        settings=method.params,
-        seed=task.seed,
-        rounds=task.rounds,
-        public=view,
-        parts=parts,
-        device=device,
-        precision=precision,
-    )
-    client.hostile = hostile
-    if method.params.dp_noise:
-        client.trainer = PrivateTrainer(client)
-    return client

@@ -22,6 +22,9 @@ Run = Callable[[], None]
 Recorder = Callable[[Run], Run]
 """Takes a function without arguments, gives one that does the same again."""
 
+Key = tuple[Hashable, ...]
+"""What two steps, or optimisers, must share to be one; the number of the client comes first."""
+
 WARM_UPS = 2  # cuDNN chooses its algorithms and optimisers make their state before anything can be captured
 
 
@@ -61,9 +64,9 @@ class ReplayTrainer:
 
     record: Recorder = record_cuda
     plain: EagerTrainer = field(default_factory=EagerTrainer)
-    _steps: dict[Hashable, _Step] = field(default_factory=dict)
-    _optimizers: dict[Hashable, Optimizer] = field(default_factory=dict)
-    _impossible: set[Hashable] = field(default_factory=set)
+    _steps: dict[Key, _Step] = field(default_factory=dict)
+    _optimizers: dict[Key, Optimizer] = field(default_factory=dict)
+    _impossible: set[Key] = field(default_factory=set)
 
     def optimizer(
         self, client: Client, name: str, algorithm: str, *, lr: float, weight_decay: float, momentum: float
@@ -94,6 +97,11 @@ class ReplayTrainer:
             total += step(batch) if step else self.plain.train(client, optimizer, loss, [batch])
             count += 1
         return total / max(count, 1)
+
+    def forget(self, client: Client) -> None:
+        self._steps = {key: step for key, step in self._steps.items() if key[0] != client.index}
+        self._optimizers = {key: o for key, o in self._optimizers.items() if key[0] != client.index}
+        self._impossible = {key for key in self._impossible if key[0] != client.index}
 
     def _step(self, client: Client, optimizer: Optimizer, loss: Loss, batch: Batch, places: int) -> _Step | None:
         """The captured step for this kind of batch; None where it cannot be captured. It is good as long as what the
@@ -132,7 +140,7 @@ class ReplayTrainer:
         return _Step(static, value, self.record(run))
 
 
-def key_of(client: Client, optimizer: Optimizer, loss: Loss, batch: Batch) -> Hashable | None:
+def key_of(client: Client, optimizer: Optimizer, loss: Loss, batch: Batch) -> Key | None:
     """What two steps must share to be one: the loss of the same method, the same shapes, the same optimiser.
 
     Only methods' own functions are captured: a function made on the spot may hold anything.

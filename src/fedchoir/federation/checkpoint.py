@@ -23,18 +23,25 @@ from fedchoir.federation.payload import load_tensors, save_tensors
 def save(
     folder: Path,
     round_index: int,
-    states: Iterable[tuple[str, Mapping[str, Tensor]]],
+    states: Iterable[tuple[str, Mapping[str, Tensor] | None]],
     facts: Mapping[str, Any],
-) -> None:
-    """Write the state after a round: one file of tensors for each name, and ``facts`` as JSON."""
+) -> Path:
+    """Write the state after a round: one file of tensors for each name, and ``facts`` as JSON. Where there are no
+    tensors for a name, the file of the last checkpoint is still right and is taken over. Gives the new folder."""
     target = folder / f"round-{round_index:05d}"
+    before = latest(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir()
         for name, tensors in states:
-            save_tensors(target / f"{name}.safetensors", tensors)
-            _sync(target / f"{name}.safetensors")
+            file = target / f"{name}.safetensors"
+            if tensors is None:
+                assert before is not None, f"{name} was never saved"
+                _take_over(before / file.name, file)
+            else:
+                save_tensors(file, tensors)
+                _sync(file)
         write_json(target / "facts.json", dict(facts))
         _sync(target)
         write_json(folder / "latest.json", {"folder": target.name, "round": round_index})
@@ -46,6 +53,7 @@ def save(
     for old in folder.glob("round-*"):
         if old != target:
             shutil.rmtree(old, ignore_errors=True)
+    return target
 
 
 def latest(folder: Path) -> Path | None:
@@ -81,6 +89,14 @@ def write_json(path: Path, value: Any) -> None:
         os.fsync(file.fileno())
     temporary.replace(path)
     _sync(path.parent)
+
+
+def _take_over(old: Path, new: Path) -> None:
+    try:
+        new.hardlink_to(old)
+    except OSError:  # not every file system has links
+        shutil.copyfile(old, new)
+        _sync(new)
 
 
 def _sync(path: Path) -> None:

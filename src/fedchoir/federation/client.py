@@ -12,7 +12,6 @@ from torch.optim import Optimizer
 from fedchoir.data.augment import augment
 from fedchoir.data.images import ImageSet, normalise
 from fedchoir.federation.frozen import Echo, Frozen, Output, deepcopy_structure, still_statistics
-from fedchoir.federation.memory import economise
 from fedchoir.federation.phases import PublicBatch
 from fedchoir.federation.public import PublicView
 from fedchoir.federation.remember import Memory, State
@@ -68,9 +67,6 @@ class Client:
         self._losses: dict[str, list[Tensor]] = {}
         self._notes: dict[str, Tensor] = {}
         self.trainer: Trainer = trainer or EagerTrainer()
-        if self.device.type == "cpu" and settings.keep_gb:
-            largest = max(settings.public_batch if public else 0, min(settings.local_batch, len(private)))
-            economise(self.model, private.images.shape[-1], largest, settings.keep_gb * 1e9)
 
     @property
     def round(self) -> int:
@@ -145,7 +141,7 @@ class Client:
         self.model.train()
         images = self.look(batch)
         lesson = Batch(images, torch.empty(0, dtype=torch.int64, device=self.device), targets)
-        self._record("public", self.trainer.train(self, self.optimizers["public"], loss, [lesson]))
+        self.record("public", self.trainer.train(self, self.optimizers["public"], loss, [lesson]))
 
     def fit(
         self,
@@ -174,7 +170,7 @@ class Client:
         sources = {name: self._source(target) for name, target in targets.items()}
         self.model.train()
         batches = self._private_batches(range(first, first + epochs), sources, views)
-        self._record(phase, self.trainer.train(self, optimizer, loss, batches))
+        self.record(phase, self.trainer.train(self, optimizer, loss, batches))
 
     def parameters(self) -> list[nn.Parameter]:
         """What is learned: parts without gradient (a target network) are not."""
@@ -201,7 +197,8 @@ class Client:
         """A number for the next report beside the losses, still on the device."""
         self._notes[name] = value
 
-    def _record(self, phase: str, loss: Tensor) -> None:
+    def record(self, phase: str, loss: Tensor) -> None:
+        """The mean loss of some steps, for the next report."""
         self._losses.setdefault(phase, []).append(loss)
 
     # -- private data --------------------------------------------------------------------------------------------
@@ -222,6 +219,10 @@ class Client:
                 targets = {k: v(images) if isinstance(v, Echo) else v[index] for k, v in sources.items()}
                 targets |= {f"view{v}": self._private_images(index, epoch, number, v) for v in range(2, views + 1)}
                 yield Batch(images, self.private.labels[index], targets)
+
+    def lessons(self, epochs: int) -> Iterator[Batch]:
+        """The batches of so many epochs over the private data, as `fit` takes them."""
+        return self._private_batches(range(epochs), {})
 
     def steps_per_epoch(self) -> int:
         """Optimiser steps that one epoch over the private data takes: a last batch of one image is left out."""
@@ -317,6 +318,13 @@ class Client:
     def load(self, flat: Mapping[str, Tensor]) -> None:
         """Take back what `state` gave. The public optimiser goes on where it stopped if ``round`` is still the same."""
         restore(self, flat)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all that `state` gives."""
+        own = [*self.model.parameters(), *self.model.buffers(), *self.parts.parameters(), *self.parts.buffers()]
+        slots = [t for o in self.optimizers.values() for kept in o.state.values() for t in kept.values()]
+        return sum(t.numel() * t.element_size() for t in (*own, *self.memory.tensors(), *slots))
 
     def begin(self, round_index: int) -> None:
         """Enter a round: the position from which all draws are derived; optimisers do not outlive a round."""

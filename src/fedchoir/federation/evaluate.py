@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -12,17 +13,52 @@ from fedchoir.data.images import ImageSet, normalise
 EVAL_BATCH = {"cpu": 250, "cuda": 4096}  # small enough for memory, large enough to keep the device busy
 
 
-@torch.no_grad()
 def accuracy(logits: Callable[[Tensor], Tensor], test: ImageSet, top_k: int = 1) -> float:
     """Share of the test images, in percent, whose label is among the ``top_k`` largest logits."""
-    hits = torch.zeros((), dtype=torch.int64, device=test.images.device)
+    return accuracies(logits, [test], top_k)[0]
+
+
+def accuracies(logits: Callable[[Tensor], Tensor], tests: Iterable[ImageSet], top_k: int = 1) -> list[float]:
+    """The accuracy on each of several test sets. Neighbours that are small share batches, so that ten thousand sets of
+    one image cost what one set of ten thousand does."""
+    found: list[float] = []
+    for together in _gathered(tests):
+        lengths = [len(test) for test in together]
+        hits = _hits(logits, together[0] if len(together) == 1 else _joined(together), top_k)
+        found += [100.0 * int(part.sum()) / len(part) for part in hits.split(lengths)]
+    return found
+
+
+@torch.no_grad()
+def _hits(logits: Callable[[Tensor], Tensor], test: ImageSet, top_k: int) -> Tensor:
+    """For each image whether its label is among the largest logits: N, bool, on the CPU."""
     size = EVAL_BATCH.get(test.images.device.type, 250)
+    hits = []
     for start in range(0, len(test), size):
         images = normalise(test.images[start : start + size], test.mean, test.std)
         z = logits(images.contiguous(memory_format=torch.channels_last))
         best = z.topk(min(top_k, z.shape[1]), dim=1).indices
-        hits += (best == test.labels[start : start + size, None]).sum()
-    return 100.0 * int(hits) / len(test)
+        hits.append((best == test.labels[start : start + size, None]).any(1))
+    return torch.cat(hits).cpu()
+
+
+def _gathered(tests: Iterable[ImageSet]) -> Iterator[list[ImageSet]]:
+    """Neighbouring sets that fit into one batch together; larger ones alone."""
+    group: list[ImageSet] = []
+    for test in tests:
+        size = EVAL_BATCH.get(test.images.device.type, 250)
+        alike = group and (group[0].mean, group[0].std) == (test.mean, test.std)
+        if group and not (alike and sum(map(len, group)) + len(test) <= size):
+            yield group
+            group = []
+        group.append(test)
+    if group:
+        yield group
+
+
+def _joined(tests: Sequence[ImageSet]) -> ImageSet:
+    images, labels = torch.cat([test.images for test in tests]), torch.cat([test.labels for test in tests])
+    return replace(tests[0], images=images, labels=labels)
 
 
 def intra_inter(row: Sequence[float], home: int | None) -> tuple[float, float | None]:

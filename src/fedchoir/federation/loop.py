@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -32,7 +33,11 @@ class Engine(Protocol):
     def evaluate(self, weights: dict[str, Tensor] | None) -> list[list[float]]:
         """One row a client, one column a test set; then one for the client's own share of the tests, if it has one."""
 
-    def states(self) -> Iterator[tuple[str, dict[str, Tensor]]]: ...
+    def states(self) -> Iterator[tuple[str, dict[str, Tensor] | None]]:
+        """What a checkpoint must hold, by name; None for what the last one holds already."""
+
+    def saved(self, read: Callable[[str], dict[str, Tensor]]) -> None:
+        """A checkpoint, which ``read`` reads, holds what `states` gave last."""
 
     def load(self, read: Callable[[str], dict[str, Tensor]]) -> None: ...
 
@@ -120,9 +125,10 @@ class Federation:
     def save(self) -> None:
         """A checkpoint of the last round."""
         assert self.folder is not None
-        states = [*self.engine.states(), ("server", self.method.server)]
+        states = chain(self.engine.states(), [("server", self.method.server)])
         facts = {"round": self.next_round - 1, "drafts": [asdict(draft) for draft in self._drafts]}
-        checkpoint.save(self.folder, self.next_round - 1, states, facts)
+        saved = checkpoint.save(self.folder, self.next_round - 1, states, facts)
+        self.engine.saved(lambda name: checkpoint.load(saved, name))
 
     def resume(self) -> bool:
         """Go on after the last checkpoint, if there is one."""

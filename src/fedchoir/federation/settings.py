@@ -92,6 +92,11 @@ class Settings(BaseModel):
         description="on the CPU: GB kept for a backward pass; beyond it the widest blocks are computed twice, to the "
         "same numbers (0: no limit)",
     )
+    together: Literal["auto", "never"] = Field(
+        "auto",
+        description="on the CPU: small dense models of one architecture train side by side where that is faster, to "
+        "the same numbers but for rounding",
+    )
 
     # data
     clients: int | None = Field(None, ge=1, description="number of clients; default: one per domain, or 10")

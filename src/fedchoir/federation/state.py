@@ -34,13 +34,14 @@ def flatten(client: Client) -> State:
 
 
 def restore(client: Client, flat: Mapping[str, Tensor]) -> None:
-    """Give back what `flatten` took."""
+    """Give back what `flatten` took. A model that was left out stays as it is."""
     groups: dict[str, State] = {"model": {}, "parts": {}, "memory": {}, "optimizer": {}}
     for name, t in flat.items():
         kind, _, rest = name.partition("/")
         if kind in groups:
             groups[kind][rest] = t.to(client.device)
-    client.model.load_state_dict(groups["model"])
+    if groups["model"]:
+        client.model.load_state_dict(groups["model"])
     client.parts.load_state_dict(groups["parts"])
     _restore_memory(client, groups["memory"])
     _restore_optimizer(client, groups["optimizer"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
@@ -34,7 +35,7 @@ class Task:
     image_size: int = 32
     top_k: int = 1
 
-    @property
+    @cached_property
     def homogeneous(self) -> bool:
         return len({card.model for card in self.clients}) == 1
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 if TYPE_CHECKING:
@@ -43,6 +43,9 @@ class Trainer(Protocol):
     def train(self, client: Client, optimizer: Optimizer, loss: Loss, batches: Iterable[Batch]) -> Tensor:
         """One optimiser step for each batch; the mean loss, still on the device."""
 
+    def forget(self, client: Client) -> None:
+        """The client goes to rest: let go of everything that holds on to its tensors."""
+
 
 class EagerTrainer:
     """Forward, backward, step. Nothing is read back from the device before the last batch."""
@@ -62,12 +65,16 @@ class EagerTrainer:
             optimizer.step()
             total += value.detach()
             count += 1
+        optimizer.zero_grad(set_to_none=True)  # nobody needs the last gradients: they would double what a client takes
         return total / max(count, 1)
+
+    def forget(self, client: Client) -> None:
+        pass
 
 
 def new_optimizer(
     algorithm: str,
-    parameters: list[nn.Parameter],
+    parameters: Sequence[Tensor],
     *,
     lr: float | Tensor,
     weight_decay: float,

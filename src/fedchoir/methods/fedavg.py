@@ -16,6 +16,7 @@ class FedAvg(Method):
     title = "weights averaged every round"
     paper = "McMahan et al., AISTATS 2017"
     heterogeneous = False
+    begins_with_global = True
     profiles = {
         "official:digits": {"local_batch": 64},
         "official:office-caltech": {"local_lr": 0.01},

@@ -13,7 +13,7 @@ from fedchoir.data.images import ImageSet
 from fedchoir.errors import UsageError
 from fedchoir.federation.aggregate import Combine, Combiner, mean, weighted_mean
 from fedchoir.federation.client import Client
-from fedchoir.federation.evaluate import accuracy
+from fedchoir.federation.evaluate import accuracies
 from fedchoir.federation.payload import MODEL, Payload, says, state_payload
 from fedchoir.federation.phases import Exchange, Heard, PublicBatch, Round, Script, Step
 from fedchoir.federation.settings import Settings
@@ -37,6 +37,9 @@ class Method:
     """Whether clients may have different architectures."""
     personal_score: ClassVar[bool] = False
     """Whether a global model must be scored at every client: where the score depends on the client's own data."""
+    begins_with_global: ClassVar[bool] = False
+    """Whether a client, whenever it is asked something, first takes over the global weights if there are any: then
+    nothing of its model need be kept. A subclass with a round or a download of its own must say so anew."""
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {"lr_schedule": "constant", "local_batch": 256, "public_batch": 512},
         "official": {"weighting": "uniform", "local_weight_decay": 1e-5},
@@ -45,6 +48,11 @@ class Method:
         "official:office-home": {"test_split": "whole-folder"},
     }
     """Options that a profile sets, for all scenarios or for one; a subclass adds to those of its base."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if {"round", "download"} & vars(cls).keys() and "begins_with_global" not in vars(cls):
+            cls.begins_with_global = False
 
     def __init__(self, params: Settings, task: Task) -> None:
         self.params = params
@@ -107,13 +115,9 @@ class Method:
         return {}
 
     def row(self, client: Client, tests: Iterable[ImageSet]) -> list[float]:
-        """The client's scores on several test sets."""
-        return [self.score(client, test) for test in tests]
-
-    def score(self, client: Client, test: ImageSet) -> float:
-        """How good the client's model is on a test set, in percent."""
+        """How good the client's model is on several test sets, in percent."""
         client.model.eval()
-        return accuracy(client.logits, test, self.task.top_k)
+        return accuracies(client.logits, tests, self.task.top_k)
 
     @property
     def dims(self) -> dict[str, int]:

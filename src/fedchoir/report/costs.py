@@ -44,22 +44,31 @@ def cost_of(row: Row) -> Cost:
 def copies_held(result: Result) -> float | None:
     """How many models' worth of tensors a client keeps between rounds, its own included: 1 + memory / model.
 
-    Read from the last checkpoint, which holds all that a client keeps: only the headers of its files are opened.
+    Read from the last checkpoint, which holds all that a client keeps: only the headers of its files are opened. Where
+    clients begin with the global model, theirs is not in it, but has the size of the server's.
     """
     folder = extra(result, "folder")
     saved = None if folder is None else latest(Path(folder) / "checkpoint")
     if saved is None:
         return None
-    shares = []
-    for file in sorted(saved.glob("client-*.safetensors")):
+    server = [header(file) for file in saved.glob("server.safetensors")]
+    shared = sum(size(t) for kept in server for name, t in kept.items() if name.startswith("weights/"))
+    files = sorted(saved.glob("client-*.safetensors"))
+    shares = [] if files or not shared else [1.0]
+    for file in files:
         sizes = {"model": 0, "memory": 0, "parts": 0}
         for name, tensor in header(file).items():
             kind = name.partition("/")[0]
             if kind in sizes:
-                sizes[kind] += prod(tensor["shape"]) * WIDTH[tensor["dtype"]]
-        if sizes["model"]:
-            shares.append(1 + (sizes["memory"] + sizes["parts"]) / sizes["model"])
+                sizes[kind] += size(tensor)
+        if model := sizes["model"] or shared:
+            shares.append(1 + (sizes["memory"] + sizes["parts"]) / model)
     return mean(shares) if shares else None
+
+
+def size(tensor: dict[str, Any]) -> int:
+    """Bytes of a tensor in a header."""
+    return int(prod(tensor["shape"]) * WIDTH[tensor["dtype"]])
 
 
 def header(file: Path) -> dict[str, Any]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from fedchoir.experiment import Plan
 from fedchoir.federation.result import Event
 from fedchoir.federation.task import Task
+
+SHOWN = 50  # clients with curves of their own: nobody looks at ten thousand, and writing them takes time
 
 
 class TensorBoard:
@@ -34,9 +37,10 @@ class TensorBoard:
         for name in ("intra_avg", "inter_avg"):
             if event[name] is not None:
                 self._writer.add_scalar(f"accuracy/{name}", event[name], step)
-        for client, row in zip(self._names, event["accuracy"] or [], strict=False):
-            self._writer.add_scalar(f"accuracy of {client}/mean over tests", sum(row) / len(row), step)
-        for client, losses in event["losses"].items():
+        for client, row in zip(self._names[:SHOWN], event["accuracy"] or [], strict=False):
+            if row:
+                self._writer.add_scalar(f"accuracy of {client}/mean over tests", sum(row) / len(row), step)
+        for client, losses in islice(event["losses"].items(), SHOWN):
             for phase, value in losses.items():
                 self._writer.add_scalar(f"{phase}/{client}", value, step)
         for name in ("bytes_up", "bytes_down", "messages"):

@@ -159,13 +159,16 @@ class FlowerEngine:
 
     # -- state -----------------------------------------------------------------------------------------------------
 
-    def states(self) -> Iterator[tuple[str, dict[str, Tensor]]]:
+    def states(self) -> Iterator[tuple[str, dict[str, Tensor] | None]]:
         """Where everyone stands, and what waits to be sent. The models are at the sites."""
         self._saved = [self._saved[-1], dict(self._heads)]
         letter = Letter({"run": self._run, "names": self._names, "serial": self._serial, "heads": self._heads})
         letter.header["waiting"] = {k: _pack_work(letter, work, k) for k, work in self._waiting.items()}
         blobs = [letter.text().encode(), *letter.blobs]
         yield "flower", {f"{n:06d}": torch.frombuffer(bytearray(raw), dtype=torch.uint8) for n, raw in enumerate(blobs)}
+
+    def saved(self, read: Callable[[str], dict[str, Tensor]]) -> None:
+        pass  # all of it is written every time
 
     def load(self, read: Callable[[str], dict[str, Tensor]]) -> None:
         header, *blobs = [t.numpy().tobytes() for _, t in sorted(read("flower").items())]

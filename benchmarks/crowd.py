@@ -1,0 +1,109 @@
+"""Many clients that share one pool of images: what benchmarks of scale play on.
+
+Every client's private set is a window into the pool, so that the images take the same memory however many clients
+there are, and what grows with them is the simulator's own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedchoir import methods
+from fedchoir.data.images import ImageSet, as_images
+from fedchoir.data.scenarios import ClientData, Scenario
+from fedchoir.engines.local import LocalEngine
+from fedchoir.federation.loop import Federation
+from fedchoir.federation.task import ClientCard, Task
+
+
+def synthetic(count: int, size: int, classes: int = 10, seed: int = 0) -> ImageSet:
+    """Noise with a bright bar whose place is the class."""
+    draw = torch.Generator().manual_seed(seed)
+    images = torch.randint(0, 128, (count, 3, size, size), dtype=torch.uint8, generator=draw)
+    labels = torch.randint(0, classes, (count,), generator=draw)
+    for label in range(classes):
+        row = label * size // classes
+        images[labels == label, :, row : row + 1] += 100
+    return ImageSet(images, labels)
+
+
+def as_they_are(images: ImageSet) -> ImageSet:
+    """Pixels in [0, 1], not normalised any further."""
+    return replace(images, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
+
+
+def from_npz(path: Path, size: int) -> tuple[ImageSet, ImageSet]:
+    """Training pool and test set of a file with ``train_x train_y test_x test_y``."""
+    with np.load(path) as file:
+        parts = [
+            ImageSet(as_images(file[f"{part}_x"], size), torch.from_numpy(file[f"{part}_y"]))
+            for part in ("train", "test")
+        ]
+    return parts[0], parts[1]
+
+
+def windows(pool: ImageSet, clients: int, each: int) -> Iterator[ImageSet]:
+    """``each`` images for every client, views of the pool; they overlap where the pool is too small."""
+    starts = np.random.default_rng(0).permutation(len(pool) - each + 1)
+    if clients * each <= len(pool):
+        starts = np.arange(clients) * each
+    for k in range(clients):
+        at = int(starts[k % len(starts)])
+        yield ImageSet(pool.images[at : at + each], pool.labels[at : at + each], pool.mean, pool.std)
+
+
+def federation(
+    method: str,
+    model: str,
+    pool: ImageSet,
+    test: ImageSet,
+    *,
+    clients: int,
+    each: int,
+    rounds: int = 100_000,
+    folder: Path | None = None,
+    budget: float = 2e9,
+    **settings: Any,
+) -> Federation:
+    """A federation on the local engine, on the CPU."""
+    classes = tuple(str(c) for c in range(10))
+    data = tuple(ClientData(f"client-{k}", part, "global") for k, part in enumerate(windows(pool, clients, each)))
+    cards = tuple(ClientCard(d.name, model, each, len(test), "global") for d in data)
+    size = pool.images.shape[-1]
+    cls = methods.get(method)
+    task = Task(classes, cards, rounds, 0, image_size=size)
+    played = cls(cls.Params(image_size=size, lr_schedule="constant", **settings), task)
+    scenario = Scenario("crowd", classes, data, {"global": test})
+    engine = LocalEngine(
+        played, scenario, None, device=torch.device("cpu"), budget=budget, folder=folder and folder / "resting"
+    )
+    return Federation(played, engine, ("global",), folder=folder and folder / "checkpoint")
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """By the clock, and of this process's work alone: on a machine that others use, the second is the fairer one."""
+
+    wall: float
+    cpu: float
+
+
+def timed_rounds(played: Federation) -> Iterator[tuple[Seconds, dict[str, Any]]]:
+    """How long every round took, its checkpoint included where there is a folder; and its event."""
+    rounds = played.rounds()
+    while True:
+        start, work = time.perf_counter(), time.process_time()
+        events = next(rounds, None)
+        if events is None:
+            return
+        if played.folder is not None:
+            played.save()
+        for event in events:
+            yield Seconds(time.perf_counter() - start, time.process_time() - work), event

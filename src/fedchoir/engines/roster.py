@@ -1,0 +1,224 @@
+"""The clients of the local engine, however many: those at work are awake, the others rest.
+
+A client that was never asked anything is only a number: all about it is derived when it is looked at. One that goes to
+rest leaves its state behind, in memory as far as the budget goes, else in a file, and its modules to the next; one that
+keeps nothing from round to round leaves no state. Numbers do not depend on who was awake.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import overload
+
+import torch
+from torch import Tensor
+
+from fedchoir.data.scenarios import ClientData
+from fedchoir.engines.newcomer import Modules, new_client, new_modules, thrifty
+from fedchoir.federation.client import Client
+from fedchoir.federation.public import PublicView
+from fedchoir.federation.remember import State
+from fedchoir.federation.resting import Read, Resting, file_name
+from fedchoir.federation.training import Trainer
+from fedchoir.methods.method import Method
+from fedchoir.models import VisionModel
+
+AT_HAND = 32  # clients that stay awake on a CPU; waking another costs a copy of its model
+SPARE = 2  # unused models of an architecture
+KEPT = "clients"  # what a checkpoint calls the list of clients that it holds
+
+
+class Roster(Sequence[Client]):
+    """All clients by their number. Whoever is looked at is awake, at least until others are."""
+
+    def __init__(
+        self,
+        method: Method,
+        data: Sequence[ClientData],
+        view: PublicView | None,
+        trainer: Trainer,
+        *,
+        device: torch.device,
+        precision: str,
+        budget: float,
+        folder: Path | None = None,
+    ) -> None:
+        self._method, self._data, self._view, self._trainer = method, data, view, trainer
+        self._device, self._precision = device, precision
+        self._budget = budget
+        self._resting = Resting(budget, folder)
+        self._awake: OrderedDict[int, Client] = OrderedDict()  # who was looked at last is last
+        self._sizes: dict[int, int] = {}  # bytes of those awake
+        self._busy: tuple[int, ...] = ()
+        self._kept: set[int] = set()  # who is not as it started
+        self._rounds: dict[int, int] = {}  # in which round those at rest were
+        self._patterns: dict[str, Modules] = {}  # by architecture, to be copied
+        self._idle: dict[str, list[Modules]] = {}  # by architecture, of clients that rest: to be used again
+        for first in {card.model: k for k, card in reversed(list(enumerate(method.task.clients)))}.values():
+            self._wake((first,))  # what cannot be built is found out now, before anything is written
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    @overload
+    def __getitem__(self, k: int) -> Client: ...
+
+    @overload
+    def __getitem__(self, k: slice) -> list[Client]: ...
+
+    def __getitem__(self, k: int | slice) -> Client | list[Client]:
+        if isinstance(k, slice):
+            return self._wake(tuple(range(len(self))[k]))
+        return self._wake((range(len(self))[k],))[0]
+
+    def gather(self, clients: Sequence[int]) -> list[Client]:
+        """These clients, awake all at once and about to change."""
+        found = self._wake(tuple(clients))
+        self._kept.update(clients)
+        for k in clients:
+            self._resting.changed(k)
+        return found
+
+    @property
+    def pattern(self) -> VisionModel:
+        """A model of the architecture that all share, or of the first client's."""
+        return self._pattern(0).model
+
+    # -- waking and going to rest ----------------------------------------------------------------------------------
+
+    def _wake(self, clients: tuple[int, ...]) -> list[Client]:
+        for k in self._busy:
+            self._sizes[k] = self._awake[k].nbytes  # work may have added to what it remembers
+        self._busy = clients
+        for k in clients:
+            if k not in self._awake:
+                self._awake[k] = self._make(k)
+                self._sizes[k] = self._awake[k].nbytes
+            self._awake.move_to_end(k)
+            self._make_room()
+        return [self._awake[k] for k in clients]
+
+    def _make(self, k: int) -> Client:
+        """A client as it was when it went to rest, or as it starts."""
+        rested = k in self._kept
+        modules = self._modules(k, rested)
+        client = new_client(
+            self._method, k, self._data[k], self._view, device=self._device, precision=self._precision, modules=modules
+        )
+        if not self._method.params.dp_noise:  # private steps are run in a way of their own
+            client.trainer = self._trainer
+        if rested:
+            client.round = self._rounds.pop(k, 0)
+            client.load(self._resting.get(k))
+        return client
+
+    def _modules(self, k: int, rested: bool) -> Modules | None:
+        """Modules for a client: with any weights if it has rested and brings its own, else with those it starts from.
+        None where these are still to be drawn."""
+        alike = self._method.task.homogeneous
+        if not rested and not alike:
+            return None
+        idle = self._idle.get(self._method.task.clients[k].model)
+        if not idle:
+            return deepcopy(self._pattern(k))
+        modules = idle.pop()
+        if alike:
+            modules.start_like(self._pattern(k))
+        return modules
+
+    def _pattern(self, k: int) -> Modules:
+        """Modules of the client's architecture; where all are alike, with the weights that they start from."""
+        name = self._method.task.clients[k].model
+        if name not in self._patterns:
+            made = new_modules(self._method, k)
+            train = self._data[k].train
+            most = max(len(data.train) for data in self._data)
+            size = train.images.shape[-1]
+            thrifty(made, self._method, size, most, public=self._view is not None, device=self._device)
+            self._patterns[name] = made
+        return self._patterns[name]
+
+    def _make_room(self) -> None:
+        """Send to rest who was not looked at for longest, until those awake are few and small enough."""
+        on_cpu = self._device.type == "cpu"
+        limit = self._budget if on_cpu else device_budget(self._device)
+        count = AT_HAND if on_cpu and self._budget < float("inf") else len(self)
+        idle = [k for k in self._awake if k not in self._busy]
+        used = sum(self._sizes[k] for k in self._awake)
+        while idle and (used > limit or len(self._awake) > max(count, len(self._busy))):
+            k = idle.pop(0)
+            used -= self._sizes[k]
+            self._rest(k)
+        if on_cpu:
+            self._resting.budget = max(0.0, self._budget - used)
+            self._resting.fit()
+
+    def _rest(self, k: int) -> None:
+        client = self._awake.pop(k)
+        del self._sizes[k]
+        client.trainer.forget(client)
+        if k in self._kept:
+            if state := self._worth_keeping(client.state()):
+                self._rounds[k] = client.round
+                self._resting.put(k, {name: t.detach().to("cpu", copy=True) for name, t in state.items()})
+            else:
+                self._forget(k)
+        modules = Modules(client.model, dict(client.parts.items()))
+        del client.model, client.parts  # whoever still holds the client must not see another one's weights
+        idle = self._idle.setdefault(modules.model.name, [])
+        # not many: whoever rests makes room for one; and taking gradients apart image by image leaves its marks
+        if len(idle) < SPARE and not self._method.params.dp_noise:
+            idle.append(modules)
+
+    def _worth_keeping(self, state: State) -> State:
+        """Without the model, where the client will begin with the global one."""
+        if self._method.begins_with_global and self._method.global_weights() is not None:
+            return {name: t for name, t in state.items() if not name.startswith("model/")}
+        return state
+
+    def _forget(self, k: int) -> None:
+        self._kept.discard(k)
+        self._rounds.pop(k, None)
+        self._resting.drop(k)
+
+    # -- checkpoints -----------------------------------------------------------------------------------------------
+
+    def states(self) -> Iterator[tuple[str, dict[str, Tensor] | None]]:
+        """What must be kept of every client; None for those of whom the last checkpoint holds it already."""
+        for k in sorted(self._kept):
+            if self._resting.is_saved(k):
+                yield file_name(k), None
+            elif state := self._worth_keeping(self._awake[k].state() if k in self._awake else self._resting.peek(k)):
+                yield file_name(k), state
+            elif k not in self._awake:
+                self._forget(k)
+            else:
+                self._kept.discard(k)
+        yield KEPT, {"kept": torch.tensor(sorted(self._kept), dtype=torch.int64)}
+
+    def saved(self, read: Read) -> None:
+        """A checkpoint now holds all that `states` gave."""
+        self._resting.saved(self._kept, read)
+
+    def load(self, read: Read) -> None:
+        """Go back to a checkpoint. Each client is read when it is looked at."""
+        for client in self._awake.values():
+            client.trainer.forget(client)
+        self._awake.clear()
+        self._sizes.clear()
+        self._rounds.clear()
+        self._busy = ()
+        self._kept = set(read(KEPT)["kept"].tolist())
+        self._resting.saved(self._kept, read)
+
+    def close(self) -> None:
+        """Remove what lies on disk."""
+        self._resting.close()
+
+
+def device_budget(device: torch.device) -> float:
+    """Bytes that clients may take on a GPU: half of it; their training needs the rest."""
+    return torch.cuda.get_device_properties(device).total_memory / 2

@@ -1,0 +1,21 @@
+"""Amounts of memory as people write them: ``2GB``, ``500 MB``, ``1.5GiB``."""
+
+from __future__ import annotations
+
+import re
+
+UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+
+
+def parse_size(text: str) -> int:
+    """Bytes.
+
+    >>> parse_size("2GB"), parse_size("1.5 KiB"), parse_size("0")
+    (2000000000, 1536, 0)
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None or match[2].upper() not in UNITS:
+        raise ValueError("a size such as 2GB, 500MB or 0")
+    return int(float(match[1]) * UNITS[match[2].upper()])

@@ -1,0 +1,49 @@
+"""Many small test sets cost what one large one does, and have the same accuracies."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fedchoir.data.images import ImageSet
+from fedchoir.federation.evaluate import EVAL_BATCH, accuracies, accuracy
+
+LENGTHS = [1, 1, 600, 3, 7, 249, 1, 250, 251, 2, 5]
+
+
+def sets(lengths: list[int]) -> list[ImageSet]:
+    draw = torch.Generator().manual_seed(3)
+    images = [torch.randint(0, 256, (n, 3, 4, 4), dtype=torch.uint8, generator=draw) for n in lengths]
+    return [ImageSet(x, torch.randint(0, 5, (len(x),), generator=draw)) for x in images]
+
+
+WEIGHTS = torch.randn(48, 5, generator=torch.Generator().manual_seed(4))  # no two logits are equal
+
+
+def model(images: torch.Tensor) -> torch.Tensor:
+    return images.flatten(1) @ WEIGHTS
+
+
+@pytest.mark.parametrize("top_k", [1, 2])
+def test_against_numpy(top_k: int) -> None:
+    for test, found in zip(sets(LENGTHS), accuracies(model, sets(LENGTHS), top_k), strict=True):
+        scaled = test.images.double().numpy() / 255
+        x = (scaled - np.reshape(test.mean, (1, 3, 1, 1))) / np.reshape(test.std, (1, 3, 1, 1))
+        z = x.reshape(len(x), -1) @ WEIGHTS.double().numpy()
+        best = np.argsort(-z, axis=1)[:, :top_k]
+        assert found == pytest.approx(100 * (best == test.labels.numpy()[:, None]).any(1).mean())
+        assert found == accuracy(model, test, top_k)
+
+
+def test_passes_grow_with_images_and_not_with_sets() -> None:
+    sizes: list[int] = []
+    accuracies(lambda x: sizes.append(len(x)) or model(x), sets([1] * 1000))
+    assert sum(sizes) == 1000
+    assert len(sizes) == 1000 / EVAL_BATCH["cpu"]
+
+
+def test_sets_with_another_normalisation_do_not_share_a_batch() -> None:
+    one, two = sets([3, 3])
+    dark = ImageSet(two.images, two.labels, mean=(0.9, 0.9, 0.9))
+    assert accuracies(model, [one, dark]) == [accuracy(model, one), accuracy(model, dark)]
