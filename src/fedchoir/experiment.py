@@ -36,6 +36,9 @@ class Experiment(BaseModel):
     profile: Literal["fixed", "paper", "official"] = Field("fixed", description="how ambiguities are settled")
     data_root: Path | None = Field(None, description="where data sets lie; default: FEDCHOIR_DATA")
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
+    devices: tuple[str, ...] | None = Field(
+        None, description="several, with a process each: how many, or which (cuda:0,cuda:1 or cpu,cpu); default: one"
+    )
     precision: Literal["fp32", "tf32", "bf16"] = Field("fp32", description="arithmetic of the models")
     quorum: float = Field(0.5, gt=0, le=1, description="share of the clients that an exchange needs")
     out: Path | None = Field(None, description="folder of the run; default: runs/SCENARIO-METHOD-PROFILE-seedN")
@@ -45,6 +48,11 @@ class Experiment(BaseModel):
     @classmethod
     def _names(cls, value: Any) -> Any:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @field_validator("devices", mode="before")
+    @classmethod
+    def _device_names(cls, value: Any) -> Any:
+        return cls._names(str(value) if isinstance(value, int) else value)
 
 
 class Plan(BaseModel):

@@ -42,7 +42,9 @@ class LocalEngine:
         precision: str = "fp32",
         progress: Progress = lambda client, phase: None,
         trainer: Trainer | None = None,
+        share: Sequence[int] | None = None,
     ) -> None:
+        """``share``: the clients that live here, where others live in other processes."""
         self.method = method
         self.device = device
         self.seconds = {"public": 0.0, "local": 0.0, "evaluate": 0.0}
@@ -54,9 +56,10 @@ class LocalEngine:
         if public is not None:
             view = PublicView(public, seed=task.seed, kind=params.public_augment, device=device)
         self.clients = [
-            new_client(method, index, data, view, device=device, precision=precision)
-            for index, data in enumerate(scenario.clients)
+            new_client(method, index, scenario.clients[index], view, device=device, precision=precision)
+            for index in (range(len(scenario.clients)) if share is None else share)
         ]
+        self._here = {client.index: client for client in self.clients}
         shared = trainer or fast_trainer(device)
         for client in self.clients:
             if not method.params.dp_noise:  # private steps are run in a way of their own
@@ -65,7 +68,7 @@ class LocalEngine:
     def ask(self, clients: Sequence[int], actions: Sequence[Action], round_index: int) -> Iterator[Reply]:
         """Let each client do all the actions; the last one's answer, if it is an exchange, comes back."""
         for k in clients:
-            client = self.clients[k]
+            client = self._here[k]
             client.begin(round_index)
             parts = []
             for action in actions:
@@ -78,14 +81,20 @@ class LocalEngine:
         """Accuracy in percent: one row a client, one column a test set, and one more for the client's own share of
         the tests where there is one. One global model is scored only once, unless the score depends on the client's
         own data."""
+        if weights is not None and not self.method.personal_score:
+            row = self.score(weights, range(len(self._tests) + len(self._own)))
+            shared, own = row[: len(self._tests)], row[len(self._tests) :]
+            return [[*shared, *own[client.index : client.index + 1]] for client in self.clients]
         with self._timed("evaluate"):
             if weights is None:
                 return [self._row(client, self._tests_of(client)) for client in self.clients]
-            if self.method.personal_score:
-                return [self._row_with(client, weights, self._tests_of(client)) for client in self.clients]
-            row = self._row_with(self.clients[0], weights, [*self._tests, *self._own])
-            shared, own = row[: len(self._tests)], row[len(self._tests) :]
-            return [[*shared, *own[k : k + 1]] for k in range(len(self.clients))]
+            return [self._row_with(client, weights, self._tests_of(client)) for client in self.clients]
+
+    def score(self, weights: dict[str, Tensor], which: Sequence[int]) -> list[float]:
+        """What one global model scores on some of the test sets; the clients' own shares count on after the others."""
+        tests = [*self._tests, *self._own]
+        with self._timed("evaluate"):
+            return self._row_with(self.clients[0], weights, [tests[number] for number in which])
 
     def states(self) -> Iterator[tuple[str, dict[str, Tensor]]]:
         for client in self.clients:

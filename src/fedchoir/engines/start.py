@@ -1,0 +1,33 @@
+"""The engine for the devices that a run was given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from fedchoir.data.public import PublicSet
+from fedchoir.data.scenarios import Scenario
+from fedchoir.engines.local import LocalEngine, Progress
+from fedchoir.engines.parallel.engine import ParallelEngine
+from fedchoir.federation.loop import Engine
+from fedchoir.methods.method import Method
+
+
+@contextmanager
+def started_engine(
+    method: Method,
+    scenario: Scenario,
+    public: PublicSet | None,
+    *,
+    devices: Sequence[torch.device],
+    precision: str,
+    progress: Progress,
+) -> Iterator[Engine]:
+    """All clients in this process on one device, or shared out over processes where there are several."""
+    if len(devices) == 1:
+        yield LocalEngine(method, scenario, public, device=devices[0], precision=precision, progress=progress)
+        return
+    with ParallelEngine(method, scenario, public, devices=devices, precision=precision, progress=progress) as engine:
+        yield engine
