@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import torch
-
 from fedchoir.federation.client import Client
 from fedchoir.federation.payload import Payload, check, declared_by
 from fedchoir.federation.phases import Action, Exchange, PublicBatch, heard_by
 from fedchoir.federation.robust import corrupted
-from fedchoir.rng import derive
+from fedchoir.rng import derive, seed_all
 
 
 def perform(client: Client, action: Action) -> list[Payload]:
@@ -38,7 +36,7 @@ def _heard(action: Action, client: Client, part: int) -> list[Payload | None]:
 def _seed(client: Client, batch: PublicBatch | None) -> None:
     # For what draws from torch's global generator: dropout and the like.
     where = (batch.epoch, batch.index) if batch else ()
-    torch.manual_seed(derive(client.seed, "draw", client.index, client.round, client.phase, *where))
+    seed_all(derive(client.seed, "draw", client.index, client.round, client.phase, *where))
 
 
 def _check_outgoing(client: Client, action: Exchange, answers: list[Payload]) -> None:
