@@ -1,10 +1,16 @@
 """FedAvg on the local engine against the same FedAvg under Flower's own simulator (Ray), on a CPU.
 
-    python benchmarks/flower_sim.py [--rounds 20] [--clients 40] [--private 32] [--model simple_cnn@8] [--epochs 1]
+    python benchmarks/flower_sim.py [--app usual|best] [--rounds 20] [--clients 40] [--private 32]
 
-It needs ``pip install 'flwr[simulation]>=1.41,<1.42'``. Flower is given the best case: its clients train with the very
-code of ours, models and data are built once in each of its processes, and it has one process a core. So both do the
-same steps on the same batches, which the weights after a round must show. Three ratios come of one run:
+It needs ``pip install 'flwr[simulation]>=1.41,<1.42'``. The Flower app is written in one of two ways:
+
+- *usual*: as in Flower's own PyTorch quickstart: every message builds the model, loads its images through a
+  `DataLoader` with PIL transforms and trains, with the simulator's default of two cores a client;
+- *best*: the clients are our own, built once in each process, and there is a process a core. What is left is what the
+  simulator itself costs.
+
+With one batch a client and round (the default) the weights after a round must be the same, as they must with *best*.
+Three ratios come of one run:
 
 - *whole*: from nothing to the last round, the start of Ray (ours: building the clients) included;
 - *rounds*: from the first message to the last;
@@ -20,13 +26,16 @@ import statistics
 import sys
 import time
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader
+from torchvision import transforms as T
 
 from fedchoir import Experiment, experiment, methods, runner
 from fedchoir.data.scenarios import Scenario
@@ -34,6 +43,8 @@ from fedchoir.engines.local import LocalEngine
 from fedchoir.federation.loop import Federation
 from fedchoir.federation.perform import perform
 from fedchoir.federation.phases import Step
+from fedchoir.models import build
+from naive import Pictures
 
 MANY = 10_000  # rounds that an experiment is said to have, so that none of those played is evaluated
 
@@ -76,7 +87,47 @@ def ours(work: str, rounds: int) -> tuple[dict[str, Tensor], list[float]]:
     return first or {}, times
 
 
-def flowers(work: str, rounds: int, start: dict[str, Tensor], cores: int) -> tuple[dict[str, Tensor], list[float]]:
+Trained = tuple[dict[str, Tensor], int]
+
+
+def best(work: str, number: int, index: int, weights: dict[str, Tensor]) -> Trained:
+    """One client's training in one round, by our own client."""
+    torch.set_num_threads(1)
+    made = engine(work)
+    client = made.clients[number]
+    client.begin(index)
+    client.model.load_state_dict(weights)
+    perform(client, Step(made.method.practise))
+    return client.model.state_dict(), len(client.private)
+
+
+def usual(work: str, number: int, index: int, weights: dict[str, Tensor]) -> Trained:
+    """The same as Flower's quickstart does it."""
+    told = json.loads(work)
+    model = build(told["model"], 10)
+    model.load_state_dict(weights)
+    loader = DataLoader(pictures(work, number), batch_size=told["batch"], shuffle=True)
+    optimizer = torch.optim.Adam(model.parameters(), lr=engine(work).method.params.local_lr)
+    model.train()
+    running_loss = 0.0
+    for _ in range(told["epochs"]):
+        for images, labels in loader:
+            optimizer.zero_grad()
+            loss = cross_entropy(model(images), labels)
+            loss.backward()
+            optimizer.step()
+            running_loss += loss.item()
+    return model.state_dict(), len(loader.dataset)  # type: ignore[arg-type]
+
+
+@cache
+def pictures(work: str, number: int) -> Pictures:
+    train = engine(work).clients[number].private
+    transform = T.Compose([T.ToTensor(), T.Normalize(train.mean, train.std)])
+    return Pictures(train.images, train.labels.tolist(), transform)
+
+
+def flowers(app: str, work: str, rounds: int, start: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[float]]:
     """The same, played by Flower's FedAvg strategy on its simulator."""
     from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
     from flwr.clientapp import ClientApp
@@ -90,17 +141,14 @@ def flowers(work: str, rounds: int, start: dict[str, Tensor], cores: int) -> tup
 
     @client_app.train()
     def train(message: Message, context: Context) -> Message:
-        torch.set_num_threads(1)
         sys.path.append(str(Path(__file__).parent))
-        from flower_sim import engine as built  # a module's cache: one for each process, not one for each message
+        import flower_sim  # a module's caches: one for each process, not one for each message
 
-        made = built(work)
-        client = made.clients[int(context.node_config["partition-id"])]
-        client.begin(int(message.content["config"]["server-round"]) - 1)
-        client.model.load_state_dict(message.content["arrays"].to_torch_state_dict())
-        perform(client, Step(made.method.practise))
-        arrays, count = ArrayRecord(client.model.state_dict()), MetricRecord({"num-examples": len(client.private)})
-        return Message(content=RecordDict({"arrays": arrays, "metrics": count}), reply_to=message)
+        weights = message.content["arrays"].to_torch_state_dict()
+        number, index = int(context.node_config["partition-id"]), int(message.content["config"]["server-round"]) - 1
+        state, images = getattr(flower_sim, app)(work, number, index, weights)
+        content = RecordDict({"arrays": ArrayRecord(state), "metrics": MetricRecord({"num-examples": images})})
+        return Message(content=content, reply_to=message)
 
     class Timed(FedAvg):
         def aggregate_train(self, *args: Any, **kwargs: Any) -> Any:
@@ -117,8 +165,9 @@ def flowers(work: str, rounds: int, start: dict[str, Tensor], cores: int) -> tup
         came["times"].append(time.perf_counter())
         strategy.start(grid=grid, initial_arrays=ArrayRecord(start), num_rounds=rounds)
 
-    resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": {"num_cpus": cores}}
-    run_simulation(server_app, client_app, num_supernodes=clients, backend_config=resources)
+    one_core: dict[str, Any] = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
+    config = one_core if app == "best" else None
+    run_simulation(server_app, client_app, num_supernodes=clients, backend_config=config)
     return came["first"].to_torch_state_dict(), came["times"]
 
 
@@ -132,6 +181,7 @@ def distance(one: dict[str, Tensor], two: dict[str, Tensor], start: dict[str, Te
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--app", default="usual", choices=("usual", "best"))
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--clients", type=int, default=40)
     parser.add_argument("--private", type=int, default=32, help="images of each client")
@@ -152,13 +202,14 @@ def main() -> None:
     weights, times = ours(work, o.rounds)
     whole = times[-1] - begun
     begun = time.perf_counter()
-    their_weights, their_times = flowers(work, o.rounds, start, cores)
+    their_weights, their_times = flowers(o.app, work, o.rounds, start)
     their_whole = time.perf_counter() - begun
 
     apart = distance(weights, their_weights, start)
-    assert apart < 0.01, f"not the same work: after a round the weights differ by {apart:.2%} of the way they went"
+    alike = o.app == "best" or (o.private <= o.batch and o.epochs == 1)
+    assert apart < 0.01 or not alike, f"not the same work: after a round the weights differ by {apart:.2%}"
     print(f"{len(made.clients)} clients of {o.private} images, {o.model}, {o.epochs} epochs, batches of {o.batch}")
-    print(f"{cores} cores ({torch.get_num_threads()} threads of ours), {o.rounds} rounds; ", end="")
+    print(f"app: {o.app}; {cores} cores ({torch.get_num_threads()} threads of ours), {o.rounds} rounds; ", end="")
     print(f"after the first, weights differ by {apart:.4%} of the way they went")
     rows = [("whole", whole, their_whole), ("rounds", times[-1] - times[0], their_times[-1] - their_times[0])]
     steady = [statistics.median(b - a for a, b in pairwise(t)) for t in (times, their_times)]

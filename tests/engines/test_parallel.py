@@ -13,7 +13,7 @@ import pytest
 import torch
 from tests.contract.test_contract import Stop, StopAfter, numbers
 
-from fedchoir import Experiment, methods, run
+from fedchoir import Experiment, cli, methods, run
 from fedchoir.devices import describe, pick_devices
 from fedchoir.engines.parallel.shares import expected_costs, share_out
 from fedchoir.errors import UsageError, WorkerError
@@ -66,7 +66,7 @@ class Listener(StopAfter):
 
 
 def test_a_run_goes_on_with_another_number_of_processes(small: Callable[..., Experiment]) -> None:
-    """Shares of the test set, a method with teachers, prototypes and an optimiser to remember; 1, then 2, then 3."""
+    """One, then two, then three."""
     straight, stopped = small("fccl+", "straight"), small("fccl+", "stopped")
     run(straight)
     with pytest.raises(Stop):
@@ -115,6 +115,18 @@ def test_an_error_in_a_process_is_one_line(small: Callable[..., Experiment], tmp
     assert not (experiment.out / "result.json").exists()
     monkeypatch.undo()
     methods.registry.cache_clear()
+
+
+def test_the_command_ends_with_five(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    def died() -> None:
+        raise WorkerError("the process on cuda:1 was killed by signal 9")
+
+    monkeypatch.setattr(cli, "app", died)
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 5
+    told = "fedchoir: stopped: the process on cuda:1 was killed by signal 9. The last checkpoint is intact: "
+    assert capsys.readouterr().err == told + "--resume continues.\n"
 
 
 def test_work_is_shared_out_by_cost(small: Callable[..., Experiment]) -> None:

@@ -27,7 +27,8 @@ def started_engine(
 ) -> Iterator[Engine]:
     """All clients in this process on one device, or shared out over processes where there are several."""
     if len(devices) == 1:
-        yield LocalEngine(method, scenario, public, device=devices[0], precision=precision, progress=progress)
+        with torch.cuda.device(devices[0] if devices[0].type == "cuda" else None):  # graphs are captured on this one
+            yield LocalEngine(method, scenario, public, device=devices[0], precision=precision, progress=progress)
         return
     with ParallelEngine(method, scenario, public, devices=devices, precision=precision, progress=progress) as engine:
         yield engine
