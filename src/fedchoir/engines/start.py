@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 
@@ -25,10 +25,15 @@ def started_engine(
     precision: str,
     progress: Progress,
 ) -> Iterator[Engine]:
-    """All clients in this process on one device, or shared out over processes where there are several."""
+    """All clients in this process on one device, or shared out over processes where there are several.
+
+    A GPU that is named (``cuda:1``) is made torch's current one: that is where steps are captured.
+    """
     if len(devices) == 1:
-        with torch.cuda.device(devices[0] if devices[0].type == "cuda" else None):  # graphs are captured on this one
-            yield LocalEngine(method, scenario, public, device=devices[0], precision=precision, progress=progress)
+        (device,) = devices
+        named = device.type == "cuda" and device.index is not None
+        with torch.cuda.device(device) if named else nullcontext():
+            yield LocalEngine(method, scenario, public, device=device, precision=precision, progress=progress)
         return
     with ParallelEngine(method, scenario, public, devices=devices, precision=precision, progress=progress) as engine:
         yield engine
