@@ -203,9 +203,11 @@ def compare_work(plain: PlainLoop, ours: Ours, counted: Counted | None, sizes: l
     theirs = {"public": statistics.mean(plain.losses["public"][-len(sizes) :])}
     local = iter(plain.losses["local"])
     theirs["local"] = statistics.mean(statistics.mean(next(local) for _ in range(n)) for n in sizes)
-    for phase, value in theirs.items():
-        apart = abs(ours.losses[phase] - value) / abs(value)
-        assert apart < 0.25, f"{phase} losses: {ours.losses[phase]:.3f} of ours, {value:.3f} of the plain loop"
+    for phase, factor in (("public", 2.5), ("local", 1.25)):  # a public batch is one draw of views
+        value = theirs[phase]
+        assert value / factor < ours.losses[phase] < value * factor, (
+            f"{phase} losses: {ours.losses[phase]:.3f} of ours, {value:.3f} of the plain loop"
+        )
     told = ", ".join(f"{phase} {ours.losses[phase]:.3f} / {value:.3f}" for phase, value in theirs.items())
     return f"{plain.steps} steps each; losses, ours / plain: {told}"
 
