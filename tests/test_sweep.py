@@ -19,8 +19,9 @@ import pytest
 from fedchoir import cli, run
 from fedchoir import experiment as experiments
 from fedchoir.errors import UsageError
-from fedchoir.jobs import Outcome, is_finished, is_locked, lock_of, run_jobs, threads_for
+from fedchoir.jobs import Outcome, is_finished, is_locked, lock_of, run_jobs
 from fedchoir.sweep import Overrides, SweepFile, jobs_of, parse_seeds, read_sweep
+from fedchoir.threads import threads_for
 
 SMALL = {"image_size": 16, "local_epochs": 1, "local_batch": 16, "public_size": 16, "public_batch": 8}
 

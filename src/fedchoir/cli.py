@@ -1,5 +1,5 @@
 """The command line. Commands end with 0, with 2 on bad input (one line says what is wrong), with 3 below
-quorum, with 4 if a checkpoint could not be written."""
+quorum, with 4 if a checkpoint could not be written, with 5 if a process of the run died."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.table import Table
 
 from fedchoir import cli_report, cli_tables
 from fedchoir.cli_flower import app as flower_app
-from fedchoir.errors import QuorumError, StorageError, UsageError
+from fedchoir.errors import QuorumError, StorageError, UsageError, WorkerError
 from fedchoir.plugins import add_plugin
 from fedchoir.version import __version__
 
@@ -45,6 +45,9 @@ def main() -> None:
     except QuorumError as error:
         sys.stderr.write(f"fedchoir: stopped: {error}. The last checkpoint is intact: --resume continues.\n")
         sys.exit(3)
+    except WorkerError as error:
+        sys.stderr.write(f"fedchoir: stopped: {error}. The last checkpoint is intact: --resume continues.\n")
+        sys.exit(5)
     except KeyboardInterrupt:
         sys.stderr.write("\nfedchoir: interrupted. The last checkpoint is intact: --resume continues.\n")
         sys.exit(130)
@@ -89,6 +92,9 @@ def run(
     profile: Annotated[str | None, typer.Option(help="fixed, paper or official: how ambiguities are settled.")] = None,
     data_root: Annotated[Path | None, typer.Option(help="Where data sets lie (else FEDCHOIR_DATA).")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")] = None,
+    devices: Annotated[
+        str | None, typer.Option(help="Several, with a process each: a number, or cuda:0,cuda:1 or cpu,cpu.")
+    ] = None,
     precision: Annotated[str | None, typer.Option(help="fp32, tf32 or bf16.")] = None,
     state_budget: Annotated[
         str | None,
@@ -109,7 +115,8 @@ def run(
 
     given: dict[str, Any] = {
         "scenario": scenario, "public": public, "models": models, "rounds": rounds, "seed": seed, "profile": profile,
-        "data_root": data_root, "device": device, "precision": precision, "state_budget": state_budget, "out": out,
+        "data_root": data_root, "device": device, "devices": devices, "precision": precision,
+        "state_budget": state_budget, "out": out,
     }  # fmt: skip
     values: dict[str, Any] = experiments.read(Path(method)) if method.endswith(".toml") else {"method": method}
     values |= {name: value for name, value in given.items() if value is not None}

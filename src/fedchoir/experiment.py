@@ -37,6 +37,9 @@ class Experiment(BaseModel):
     profile: Literal["fixed", "paper", "official"] = Field("fixed", description="how ambiguities are settled")
     data_root: Path | None = Field(None, description="where data sets lie; default: FEDCHOIR_DATA")
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
+    devices: tuple[str, ...] | None = Field(
+        None, description="several, with a process each: how many, or which (cuda:0,cuda:1 or cpu,cpu); default: one"
+    )
     precision: Literal["fp32", "tf32", "bf16"] = Field("fp32", description="arithmetic of the models")
     state_budget: str = Field(
         "2GB",
@@ -57,6 +60,11 @@ class Experiment(BaseModel):
     def _a_size(cls, value: Any) -> str:
         parse_size(str(value))
         return str(value)
+
+    @field_validator("devices", mode="before")
+    @classmethod
+    def _device_names(cls, value: Any) -> Any:
+        return cls._names(str(value) if isinstance(value, int) else value)
 
 
 class Plan(BaseModel):

@@ -27,9 +27,10 @@ from fedchoir.errors import UsageError
 from fedchoir.federation.checkpoint import write_json
 from fedchoir.runner import differences
 from fedchoir.sweep import Job
+from fedchoir.threads import threads_for
 
 POLL = 0.5  # seconds between looks at runs that another sweep plays
-FREE_TO_DIFFER = {"out", "data_root", "device"}
+FREE_TO_DIFFER = {"out", "data_root", "device", "devices"}
 ENDS = ("finished", "there", "failed", "busy")
 
 
@@ -57,14 +58,6 @@ def run_jobs(jobs: Sequence[Job], processes: int = 1, watch: Watch = lambda job,
             waiting = [job for job in waiting if not crew.take(job)]
             waiting += crew.listen(timeout=POLL)
     return [crew.outcomes[job.name] for job in jobs]
-
-
-def threads_for(processes: int) -> int:
-    """Cores for each of several processes; a smaller OMP_NUM_THREADS of the user's is kept."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    share = max(1, cores // processes)
-    wanted = os.environ.get("OMP_NUM_THREADS", "")
-    return min(share, int(wanted)) if wanted.isdecimal() and int(wanted) else share
 
 
 def is_finished(job: Job) -> bool:

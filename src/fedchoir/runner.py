@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
-from contextlib import closing
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,7 +16,8 @@ from fedchoir import methods
 from fedchoir.data.options import DataOptions
 from fedchoir.data.public import PublicSet, load_public
 from fedchoir.data.scenarios import Scenario, load_scenario
-from fedchoir.engines.local import LocalEngine
+from fedchoir.devices import describe, pick_devices
+from fedchoir.engines.start import started_engine
 from fedchoir.errors import UsageError
 from fedchoir.experiment import Experiment, Plan
 from fedchoir.federation.checkpoint import latest, write_json
@@ -47,24 +47,26 @@ def run(experiment: Experiment, *, resume: bool = False, observers: Iterable[Obs
     """
     plan = experiments.plan(experiment)
     watchers = list(observers)
-    device = pick_device(experiment.device)
+    devices = pick_devices(experiment.devices, experiment.device)
     prepare_folder(plan, resume)
     scenario = load(plan)
     public = load_public_set(plan)
     task = make_task(plan, scenario, public)
     method = methods.get(experiment.method)(plan.params, task)
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), matmul_precision(plan):
-        engine = LocalEngine(
-            method, scenario, public, device=device, precision=experiment.precision,
+    with (
+        torch.random.fork_rng(devices=devices if len(devices) == 1 and devices[0].type == "cuda" else []),
+        matmul_precision(plan),
+        started_engine(
+            method, scenario, public, devices=devices, precision=experiment.precision,
             progress=lambda client, phase: tell(watchers, client, phase),
             budget=parse_size(experiment.state_budget), folder=plan.out / "resting",
-        )  # fmt: skip
+        ) as engine,
+    ):  # fmt: skip
         notes = [*scenario.notes, *(public.notes if public else ())]
-        with closing(engine):
-            return conduct(
-                plan, method, engine, tuple(scenario.tests), notes=notes, device=describe(device), resume=resume,
-                watchers=watchers,
-            )  # fmt: skip
+        return conduct(
+            plan, method, engine, tuple(scenario.tests), notes=notes, device=describe(devices), resume=resume,
+            watchers=watchers,
+        )  # fmt: skip
 
 
 def conduct(
@@ -138,7 +140,7 @@ def prepare_folder(plan: Plan, resume: bool) -> None:
             raise UsageError(f"{toml} is missing, so the run in {plan.out} cannot be resumed")
         return
     before = experiments.make(experiments.read(toml))
-    ignored = {"out", "data_root", "device", "state_budget"}
+    ignored = {"out", "data_root", "device", "devices", "state_budget"}
     if changed := differences(before, plan.experiment, ignored):
         raise UsageError(f"cannot resume {plan.out}: {changed}; --resume goes on with the settings the run began with")
 
@@ -233,25 +235,6 @@ def make_task(plan: Plan, scenario: Scenario, public: PublicSet | None) -> Task:
         image_size=plan.params.image_size,
         top_k=scenario.top_k,
     )
-
-
-def pick_device(name: str) -> torch.device:
-    """``auto`` takes a GPU if there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise UsageError(f"--device {name!r} is not possible: it should be auto, cpu, cuda or cuda:N") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UsageError(f"--device {name}: torch sees no GPU here; use --device cpu or auto")
-    return device
-
-
-def describe(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"{device}, {torch.get_num_threads()} threads"  # sums depend on it in their last bits
 
 
 class matmul_precision:

@@ -39,7 +39,7 @@ def test_every_method_gives_the_same_numbers(
         for client in self.clients:
             client.trainer = trainers[0]
 
-    monkeypatch.setattr(runner.LocalEngine, "__init__", with_replay)
+    monkeypatch.setattr(LocalEngine, "__init__", with_replay)
     run(replayed)
     assert numbers(plain) == numbers(replayed)
 

@@ -160,5 +160,13 @@ def test_own_accuracies_are_those_of_the_global_model_on_each_share(skew: Callab
     assert len({*map(tuple, result.accuracy)}) == 1
 
 
+def test_shares_of_the_tests_in_several_processes(skew: Callable[..., Experiment]) -> None:
+    """The global test set and the clients' shares of it are scored in different processes."""
+    alone, together = skew("fedct", "alone", rounds=1), skew("fedct", "together", rounds=1)
+    run(alone), run(together.model_copy(update={"devices": ("cpu", "cpu", "cpu")}))
+    one, two = ({k: v for k, v in events(e.out)[0].items() if k != "seconds"} for e in (alone, together))
+    assert one == two
+
+
 def test_without_shares_of_the_tests_there_is_no_own(play: Callable[..., Result]) -> None:
     assert play("fedavg", rounds=1).own == []

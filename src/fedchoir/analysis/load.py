@@ -14,6 +14,7 @@ from fedchoir import methods, runner
 from fedchoir.data.images import ImageSet, normalise
 from fedchoir.data.public import PublicSet
 from fedchoir.data.scenarios import Scenario
+from fedchoir.devices import pick_device
 from fedchoir.engines.local import LocalEngine
 from fedchoir.errors import UsageError
 from fedchoir.experiment import Plan
@@ -84,7 +85,7 @@ def load_run(folder: Path, *, data_root: Path | None = None, device: str = "auto
     scenario, public = runner.load(plan), runner.load_public_set(plan)
     task = runner.make_task(plan, scenario, public)
     method = methods.get(plan.experiment.method)(plan.params, task)
-    place = runner.pick_device(device)
+    place = pick_device(device)
     engine = LocalEngine(
         method, scenario, public, device=place, precision=plan.experiment.precision, budget=float("inf")
     )

@@ -49,8 +49,10 @@ class LocalEngine:
         trainer: Trainer | None = None,
         budget: float = STATE_BUDGET,
         folder: Path | None = None,
+        share: Sequence[int] | None = None,
     ) -> None:
-        """``budget``: bytes of memory for clients' states; what does not fit lies in ``folder``."""
+        """``budget``: bytes of memory for clients' states; what does not fit lies in ``folder``. ``share``: the clients
+        that live here, where others live in other processes."""
         self.method = method
         self.device = device
         self.seconds = {"public": 0.0, "local": 0.0, "evaluate": 0.0}
@@ -64,7 +66,7 @@ class LocalEngine:
             view = PublicView(public, seed=task.seed, kind=params.public_augment, device=device)
         self.clients = Roster(
             method, scenario.clients, view, trainer or fast_trainer(device), device=device, precision=precision,
-            budget=budget, folder=folder,
+            budget=budget, folder=folder, here=share,
         )  # fmt: skip
         self._unison = Unison(method, self.clients, device, precision)
 
@@ -95,18 +97,24 @@ class LocalEngine:
         """Accuracy in percent: one row a client, one column a test set, and one more for the client's own share of
         the tests where there is one. One global model is scored only once, unless the score depends on the client's
         own data; a client's own model only if it was at work since it was scored last."""
-        everyone = range(len(self.clients))
-        with self._timed("evaluate"):
-            if weights is None:
-                for k in everyone:
-                    if k not in self._scored:
-                        self._scored[k] = self._row(self.clients[k], self._tests_of(k))
-                return [list(self._scored[k]) for k in everyone]
-            if self.method.personal_score:
-                return [self._row_with(self.clients[k], weights, self._tests_of(k)) for k in everyone]
-            row = self._row_with(self.clients[0], weights, [*self._tests, *self._own])
+        here = self.clients.here
+        if weights is not None and not self.method.personal_score:
+            row = self.score(weights, range(len(self._tests) + len(self._own)))
             shared, own = row[: len(self._tests)], row[len(self._tests) :]
-            return [[*shared, *own[k : k + 1]] for k in everyone]
+            return [[*shared, *own[k : k + 1]] for k in here]
+        with self._timed("evaluate"):
+            if weights is not None:
+                return [self._row_with(self.clients[k], weights, self._tests_of(k)) for k in here]
+            for k in here:
+                if k not in self._scored:
+                    self._scored[k] = self._row(self.clients[k], self._tests_of(k))
+            return [list(self._scored[k]) for k in here]
+
+    def score(self, weights: dict[str, Tensor], which: Sequence[int]) -> list[float]:
+        """What one global model scores on some of the test sets; the clients' own shares count on after the others."""
+        tests = [*self._tests, *self._own]
+        with self._timed("evaluate"):
+            return self._row_with(self.clients[self.clients.here[0]], weights, [tests[number] for number in which])
 
     def states(self) -> Iterator[tuple[str, dict[str, Tensor] | None]]:
         return self.clients.states()

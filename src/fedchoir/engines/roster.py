@@ -45,7 +45,11 @@ class Roster(Sequence[Client]):
         precision: str,
         budget: float,
         folder: Path | None = None,
+        here: Sequence[int] | None = None,
     ) -> None:
+        """``here``: the numbers of those who live in this process, where not all do."""
+        self.here = tuple(range(len(data)) if here is None else here)
+        self.global_elsewhere = False  # whether the server, in another process, has a global model
         self._method, self._data, self._view, self._trainer = method, data, view, trainer
         self._device, self._precision = device, precision
         self._budget = budget
@@ -57,7 +61,7 @@ class Roster(Sequence[Client]):
         self._rounds: dict[int, int] = {}  # in which round those at rest were
         self._patterns: dict[str, Modules] = {}  # by architecture, to be copied
         self._idle: dict[str, list[Modules]] = {}  # by architecture, of clients that rest: to be used again
-        for first in {card.model: k for k, card in reversed(list(enumerate(method.task.clients)))}.values():
+        for first in {method.task.clients[k].model: k for k in reversed(self.here)}.values():
             self._wake((first,))  # what cannot be built is found out now, before anything is written
 
     def __len__(self) -> int:
@@ -85,7 +89,7 @@ class Roster(Sequence[Client]):
     @property
     def pattern(self) -> VisionModel:
         """A model of the architecture that all share, or of the first client's."""
-        return self._pattern(0).model
+        return self._pattern(self.here[0]).model
 
     # -- waking and going to rest ----------------------------------------------------------------------------------
 
@@ -175,7 +179,8 @@ class Roster(Sequence[Client]):
 
     def _worth_keeping(self, state: State) -> State:
         """Without the model, where the client will begin with the global one."""
-        if self._method.begins_with_global and self._method.global_weights() is not None:
+        known = self.global_elsewhere or self._method.global_weights() is not None
+        if self._method.begins_with_global and known:
             return {name: t for name, t in state.items() if not name.startswith("model/")}
         return state
 
@@ -211,7 +216,7 @@ class Roster(Sequence[Client]):
         self._sizes.clear()
         self._rounds.clear()
         self._busy = ()
-        self._kept = set(read(KEPT)["kept"].tolist())
+        self._kept = set(read(KEPT)["kept"].tolist()) & set(self.here)
         self._resting.saved(self._kept, read)
 
     def close(self) -> None:

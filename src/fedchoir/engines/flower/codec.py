@@ -36,8 +36,13 @@ class Letter:
     shared: dict[int, bytes] = field(default_factory=dict, repr=False)  # payloads packed for other letters already
     _known: dict[str, int] = field(default_factory=dict, repr=False)
 
+    def add(self, payload: Payload) -> int:
+        """Add a payload and return its number."""
+        self.blobs.append(payload.to_bytes())
+        return len(self.blobs) - 1
+
     def put(self, payload: Payload) -> int:
-        """Add a payload and return its number; the same bytes are added once."""
+        """Add a payload and return its number; the same bytes are added once. (The payload must outlive the letter.)"""
         raw = self.shared.setdefault(id(payload), b"") or payload.to_bytes()
         self.shared[id(payload)] = raw
         key = hashlib.sha256(raw).hexdigest()
@@ -76,8 +81,8 @@ class Letter:
 # -- actions -----------------------------------------------------------------------------------------------------------
 
 
-def pack_action(letter: Letter, action: Action, client: int) -> dict[str, Any]:
-    """An action for one client: of what is heard, only what is for it travels."""
+def pack_action(letter: Letter, action: Action, *clients: int) -> dict[str, Any]:
+    """An action for one client, or for several: of what is heard, only what is for them travels."""
     name = action.function.__name__
     owner = getattr(action.function, "__self__", None)
     if not isinstance(owner, Method) or getattr(type(owner), name, None) is None:
@@ -86,20 +91,20 @@ def pack_action(letter: Letter, action: Action, client: int) -> dict[str, Any]:
         "kind": "exchange" if isinstance(action, Exchange) else "step",
         "name": name,
         "batches": [list(astuple(batch)) for batch in action.batches],
-        "heard": _pack_heard(letter, action.heard, client),
+        "heard": _pack_heard(letter, action.heard, clients),
     }
     if isinstance(action, Exchange):
         packed["dims"] = dict(action.dims)
     return packed
 
 
-def _pack_heard(letter: Letter, heard: Any, client: int) -> Any:
+def _pack_heard(letter: Letter, heard: Any, clients: Sequence[int]) -> Any:
     if isinstance(heard, Payload):
         return letter.put(heard)
     if isinstance(heard, Mapping):
-        return {str(client): _pack_heard(letter, heard[client], client)} if client in heard else {}
+        return {str(k): _pack_heard(letter, heard[k], clients) for k in clients if k in heard}
     if isinstance(heard, list | tuple):
-        return [_pack_heard(letter, part, client) for part in heard]
+        return [_pack_heard(letter, part, clients) for part in heard]
     return None
 
 
@@ -135,13 +140,8 @@ def function_of(method: Method, name: Any) -> Callable[..., Any]:
 
 def pack_reply(parts: Sequence[Payload], news: Mapping[int, News], seconds: Mapping[str, float]) -> Letter:
     letter = Letter({"news": {str(index): asdict(told) for index, told in news.items()}, "seconds": dict(seconds)})
-    letter.header["parts"] = [_append(letter, part) for part in parts]
+    letter.header["parts"] = [letter.add(part) for part in parts]  # counted one by one: no sharing
     return letter
-
-
-def _append(letter: Letter, part: Payload) -> int:
-    letter.blobs.append(part.to_bytes())  # parts are counted one by one: no sharing
-    return len(letter.blobs) - 1
 
 
 def unpack_reply(letter: Letter) -> tuple[list[Payload], dict[int, News], dict[str, float]]:

@@ -197,7 +197,7 @@ def answer(message: Message, run: int, node: int, site: OwnSite, options: NodeOp
     text, blobs = from_records(message.content, options.limit)
     if options.ca is not None and not options.insecure:
         check_seal(options.ca, *seal_of(message.content), run, node, text, blobs)
-    from fedchoir.runner import pick_device
+    from fedchoir.devices import pick_device
 
     site = replace(site, device=pick_device(options.device))  # here and not before the fork: CUDA does not survive it
     if message.metadata.message_type == CARD:
