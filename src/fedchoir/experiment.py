@@ -16,6 +16,7 @@ from fedchoir.data.scenarios import ScenarioInfo
 from fedchoir.data.scenarios import info as scenario_info
 from fedchoir.errors import UsageError
 from fedchoir.federation.settings import Settings
+from fedchoir.privacy.fit import Secure
 
 
 class Experiment(BaseModel):
@@ -38,6 +39,9 @@ class Experiment(BaseModel):
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
     precision: Literal["fp32", "tf32", "bf16"] = Field("fp32", description="arithmetic of the models")
     quorum: float = Field(0.5, gt=0, le=1, description="share of the clients that an exchange needs")
+    secure: Secure = Field(
+        False, description="true: the server sees only means of answers; strict: even if it lies about who answered"
+    )
     out: Path | None = Field(None, description="folder of the run; default: runs/SCENARIO-METHOD-PROFILE-seedN")
     settings: dict[str, Any] = Field(default_factory=dict, description="options of the method (--set)")
 

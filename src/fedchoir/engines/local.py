@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -24,6 +25,9 @@ from fedchoir.methods.method import Method
 from fedchoir.models import build
 from fedchoir.privacy.dp import PrivateTrainer, without_batchnorm
 from fedchoir.rng import seeded
+
+if TYPE_CHECKING:
+    from fedchoir.privacy.desk import Desk
 
 Progress = Callable[[str, str], None]
 """Told (client, phase) whenever a client starts on something."""
@@ -57,13 +61,21 @@ class LocalEngine:
             new_client(method, index, data, view, device=device, precision=precision)
             for index, data in enumerate(scenario.clients)
         ]
+        self._desks: dict[int, Desk] = {}  # where answers are hidden in sums
         shared = trainer or fast_trainer(device)
         for client in self.clients:
             if not method.params.dp_noise:  # private steps are run in a way of their own
                 client.trainer = shared
 
-    def ask(self, clients: Sequence[int], actions: Sequence[Action], round_index: int) -> Iterator[Reply]:
-        """Let each client do all the actions; the last one's answer, if it is an exchange, comes back."""
+    def ask(
+        self,
+        clients: Sequence[int],
+        actions: Sequence[Action],
+        round_index: int,
+        veils: Mapping[int, Mapping[str, Any]] | None = None,
+    ) -> Iterator[Reply]:
+        """Let each client do all the actions; the last one's answer, if it is an exchange, comes back. Clients with a
+        veil hide it in a sum."""
         for k in clients:
             client = self.clients[k]
             client.begin(round_index)
@@ -72,7 +84,24 @@ class LocalEngine:
                 self._progress(client.name, action.function.__name__)
                 with self._timed("public" if action.batches else "local"):
                     parts = perform(client, action)
-            yield Reply(k, parts, client.report())
+            reply = Reply(k, parts, client.report())
+            yield reply if veils is None else self._hidden(reply, veils[k])
+
+    def confer(self, requests: Mapping[int, Mapping[str, Any]]) -> Iterator[Reply]:
+        for k, request in requests.items():
+            yield Reply(k, keys=self._desk(k).confer(request))
+
+    def _hidden(self, reply: Reply, veil: Mapping[str, Any]) -> Reply:
+        try:
+            parts, keys = self._desk(reply.client).hide(reply.parts, veil)
+        except ValueError as error:  # numbers that are not finite cannot be summed
+            return replace(reply, parts=(), error=str(error))
+        return replace(reply, parts=parts, keys=keys)
+
+    def _desk(self, k: int) -> Desk:
+        from fedchoir.privacy.desk import Desk
+
+        return self._desks.setdefault(k, Desk(k, {}))
 
     def evaluate(self, weights: dict[str, Tensor] | None) -> list[list[float]]:
         """Accuracy in percent: one row a client, one column a test set, and one more for the client's own share of

@@ -37,6 +37,7 @@ from fedchoir.federation.phases import Exchange
 from fedchoir.federation.public import PublicView
 from fedchoir.federation.settings import Settings
 from fedchoir.methods.method import Method
+from fedchoir.privacy.desk import Desk, FolderStore
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,8 @@ class Worker:
         """Do what a message says and answer it. State is kept only if all of it could be done."""
         letter = Letter.read(text, blobs, self.limit)
         header = letter.header
+        if "confer" in header:
+            return Letter({"keys": self._desk(header).confer(header["confer"])})
         self.seconds = {"public": 0.0, "local": 0.0, "evaluate": 0.0}
         method, data = self._prepare(header)
         client = self._wake(method, data, header)
@@ -95,11 +98,18 @@ class Worker:
             if row is not None or last or int(header["work"][number + 1]["round"]) != client.round:
                 before = news.get(client.round, News())
                 news[client.round] = News({**before.report, **client.report()}, row or before.row)
-        reply = pack_reply(parts, news, self.seconds)
+        keys: dict[str, Any] = {}
+        if "veil" in header:
+            parts, keys = self._desk(header).hide(parts, header["veil"])
+        reply = pack_reply(parts, news, self.seconds, keys)
         if reply.size > self.limit:
             raise MessageError(f"the answer has {reply.size} bytes, and {self.limit} are allowed")
         self._sleep(client, header)
         return reply
+
+    def _desk(self, header: Mapping[str, Any]) -> Desk:
+        """Where this site's keys for secure sums lie."""
+        return Desk(int(header["client"]), FolderStore(self._home(header) / "sums"))
 
     def _prepare(self, header: Mapping[str, Any]) -> tuple[Method, SiteData]:
         plan = header["plan"]
@@ -199,7 +209,10 @@ class Worker:
                 old.unlink(missing_ok=True)
 
     def _path(self, header: Mapping[str, Any], serial: int) -> Path:
+        return self._home(header) / f"state-{serial:08d}.safetensors"
+
+    def _home(self, header: Mapping[str, Any]) -> Path:
         run = str(header["run"])
         if not re.fullmatch(r"[0-9a-f]{8,64}", run):
             raise MessageError(f"{run!r} is not the name of a run")
-        return self.folder / run / f"state-{serial:08d}.safetensors"
+        return self.folder / run
