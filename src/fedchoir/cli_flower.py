@@ -68,7 +68,7 @@ def serve(
     from fedchoir.report.tables import rows, terminal_tables
 
     federation = read_federation(file)
-    result = serve_federation(federation, resume=resume, tell=tell, observers=[LogObserver(tell)])
+    result = serve_federation(federation, resume=resume, tell=tell, observers=[LogObserver(tell)], file=file)
     assert result is not None
     for table in terminal_tables(rows([result])):
         console.print(table)

@@ -48,6 +48,7 @@ class GridPost:
     refused: dict[int, str] = field(default_factory=dict)
     _asked_at: dict[int, float] = field(default_factory=dict)
     admit: Callable[[Mapping[str, Any]], None] = any_card
+    before: Callable[[], None] = lambda: None  # called before letters go out
 
     # -- who is there ----------------------------------------------------------------------------------------------
 
@@ -91,6 +92,7 @@ class GridPost:
     # -- letters ---------------------------------------------------------------------------------------------------
 
     def deliver(self, letters: Mapping[int, Letter], within: float = math.inf) -> Iterator[tuple[int, Letter | str]]:
+        self.before()
         online = set(self.grid.get_node_ids())
         nodes = {k: self.where.get(self.names[k]) for k in letters}
         there = {k: node for k, node in nodes.items() if node in online and node is not None}

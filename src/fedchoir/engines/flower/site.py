@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from fedchoir import methods
@@ -191,18 +192,21 @@ class Worker:
     def _sleep(self, client: Client, header: Mapping[str, Any]) -> None:
         """Write the state after this message, whole or not at all; forget those that nobody can ask for any more."""
         path = self._path(header, int(header["serial"]))
-        path.parent.mkdir(parents=True, exist_ok=True)
         flat: dict[str, Tensor] = client.state()
         told = json.dumps({"round": client.round, "phase": client.phase}).encode()
         part = path.with_suffix(".part")
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             save_tensors(part, {**flat, "about": torch.tensor(list(told), dtype=torch.uint8)})
             with part.open("rb") as file:
                 os.fsync(file.fileno())
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
-        part.replace(path)
+            part.replace(path)
+        except (OSError, SafetensorError) as error:
+            part.unlink(missing_ok=True)  # half a state only takes space that the next one needs
+            raise MessageError(
+                f"{self.site.name} could not write its state to {path.parent}: {error}; it stays as it was before this "
+                "message"
+            ) from None
         wanted = {path, *(self._path(header, int(n)) for n in (*header["keep"], header["base"]))}
         for old in path.parent.glob("state-*.safetensors"):
             if old not in wanted:
