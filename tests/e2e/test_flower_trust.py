@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import subprocess
 
 import pytest
 from tests.e2e.conftest import Federation
@@ -20,20 +20,18 @@ pytestmark = pytest.mark.e2e
 def test_only_registered_keys_come_in_and_only_the_federations_server_is_obeyed(federation: Federation) -> None:
     file = read_federation(federation.write("run"))
     federation.fedchoir("keys", "--folder", "foreign", "--host", "127.0.0.1", "--site", "red")
-    address = f"127.0.0.1:{federation.port}"
-    with Link(file, federation.folder / "link") as link:
+    address, unsafe = (f"127.0.0.1:{port}" for port in (federation.port, federation.free_port()))
+    rehearsal = read_federation(federation.write("rehearsal", insecure=True, address=unsafe))
+    with Link(file, federation.folder / "link") as link, Link(rehearsal, federation.folder / "unsafe") as open_link:
         raw = {
             "no key": ["--root-certificates", "keys/ca.crt"],
             "unregistered key": ["--root-certificates", "keys/ca.crt", "--auth-supernode-private-key", "foreign/red"],
             "insecure against TLS": ["--insecure"],
             "wrong CA": ["--root-certificates", "foreign/ca.crt", "--auth-supernode-private-key", "keys/red"],
         }
-        strangers = {}
-        for number, (name, options) in enumerate(raw.items()):
-            strangers[name] = federation.program(
-                f"stranger-{number}.log", "flower-supernode", "--superlink", address, "--max-retries", "2",
-                "--port", str(federation.free_port()), "--isolation", "process", *options,
-            )  # fmt: skip
+        safe = ["--root-certificates", "keys/ca.crt", "--auth-supernode-private-key", "keys/red"]
+        strangers = {name: supernode(federation, address, *options) for name, options in raw.items()}
+        strangers["TLS against insecure"] = supernode(federation, unsafe, *safe)
         green = federation.node("green")
         grid = link.open()
         online = federation.until(lambda: list(grid.get_node_ids()))
@@ -42,6 +40,7 @@ def test_only_registered_keys_come_in_and_only_the_federations_server_is_obeyed(
             federation.until(lambda process=process: process.poll() is not None)
             assert process.returncode != 0, name
         assert [link.nodes[node] for node in grid.get_node_ids()] == ["green"]
+        assert open_link.known() == []
 
         # a run that anyone could start on this SuperLink gets nothing out of a site, and neither does a replay
         asked = question(file.plan())
@@ -64,8 +63,20 @@ def test_only_registered_keys_come_in_and_only_the_federations_server_is_obeyed(
         # a key that is revoked is out
         link.revoke("green")
         federation.until(lambda: list(grid.get_node_ids()) == [])
-        time.sleep(1)
+        again = ["--root-certificates", "keys/ca.crt", "--auth-supernode-private-key", "keys/green"]
+        former = supernode(federation, address, *again)
+        federation.until(lambda: former.poll() is not None)
+        assert former.returncode != 0
+        assert list(grid.get_node_ids()) == []
         assert green.poll() is None or green.returncode == 2
+
+
+def supernode(federation: Federation, address: str, *options: str) -> subprocess.Popen[bytes]:
+    """Flower's own SuperNode, without ours around it: it says what it likes."""
+    return federation.program(
+        f"stranger-{federation.free_port()}.log", "flower-supernode", "--superlink", address, "--max-retries", "2",
+        "--port", str(federation.free_port()), "--isolation", "process", *options,
+    )  # fmt: skip
 
 
 class ReplayedFrom:

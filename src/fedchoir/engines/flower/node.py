@@ -86,6 +86,7 @@ class Node:
         self._since = time.monotonic()  # when we were last connected, or began to try
 
     def run(self) -> None:
+        os.umask(0o077)  # what lies in the work folder, images and models among it, is for this site alone
         self.site.work.mkdir(parents=True, exist_ok=True)
         signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         try:

@@ -146,7 +146,8 @@ def wait_for_sites(federation: FederationFile, post: GridPost, tell: Tell, all_o
             tell(f"refused: {why}")
         if len(there) == len(post.names) - sum(site.revoked for site in federation.sites):
             return there
-        if time.monotonic() > end:
+        everyone_spoke = len(there) + len(post.refused) >= len(post.names)
+        if time.monotonic() > end or (all_of_them and everyone_spoke):
             break
         time.sleep(ROLL)
     lacking = [site for site in federation.sites if site.name not in there]
