@@ -16,6 +16,15 @@ from fedchoir.engines.flower.serve import question
 
 pytestmark = pytest.mark.e2e
 
+REFUSED = {  # and what the SuperNode says about it
+    "no key": "All SuperNodes must be registered",
+    "unregistered key": "Failed to activate SuperNode",
+    "insecure against TLS": "Giving up reconnection",
+    "wrong CA": "CERTIFICATE_VERIFY_FAILED",
+    "TLS against insecure": "WRONG_VERSION_NUMBER",
+    "revoked key": "Failed to activate SuperNode",
+}
+
 
 def test_only_registered_keys_come_in_and_only_the_federations_server_is_obeyed(federation: Federation) -> None:
     file = read_federation(federation.write("run"))
@@ -30,15 +39,14 @@ def test_only_registered_keys_come_in_and_only_the_federations_server_is_obeyed(
             "wrong CA": ["--root-certificates", "foreign/ca.crt", "--auth-supernode-private-key", "keys/red"],
         }
         safe = ["--root-certificates", "keys/ca.crt", "--auth-supernode-private-key", "keys/red"]
-        strangers = {name: supernode(federation, address, *options) for name, options in raw.items()}
-        strangers["TLS against insecure"] = supernode(federation, unsafe, *safe)
+        strangers = {name: supernode(federation, name, address, *options) for name, options in raw.items()}
+        strangers["TLS against insecure"] = supernode(federation, "TLS against insecure", unsafe, *safe)
         green = federation.node("green")
         grid = link.open()
         online = federation.until(lambda: list(grid.get_node_ids()))
         assert [link.nodes[node] for node in online] == ["green"]
         for name, process in strangers.items():
-            federation.until(lambda process=process: process.poll() is not None)
-            assert process.returncode != 0, name
+            assert_refused(federation, name, process)
         assert [link.nodes[node] for node in grid.get_node_ids()] == ["green"]
         assert open_link.known() == []
 
@@ -64,17 +72,21 @@ def test_only_registered_keys_come_in_and_only_the_federations_server_is_obeyed(
         link.revoke("green")
         federation.until(lambda: list(grid.get_node_ids()) == [])
         again = ["--root-certificates", "keys/ca.crt", "--auth-supernode-private-key", "keys/green"]
-        former = supernode(federation, address, *again)
-        federation.until(lambda: former.poll() is not None)
-        assert former.returncode != 0
+        assert_refused(federation, "revoked key", supernode(federation, "revoked key", address, *again))
         assert list(grid.get_node_ids()) == []
         assert green.poll() is None or green.returncode == 2
 
 
-def supernode(federation: Federation, address: str, *options: str) -> subprocess.Popen[bytes]:
+def assert_refused(federation: Federation, name: str, process: subprocess.Popen[bytes]) -> None:
+    federation.until(lambda: process.poll() is not None)
+    assert process.returncode != 0, name
+    assert REFUSED[name] in federation.log(f"{name}.log")
+
+
+def supernode(federation: Federation, name: str, address: str, *options: str) -> subprocess.Popen[bytes]:
     """Flower's own SuperNode, without ours around it: it says what it likes."""
     return federation.program(
-        f"stranger-{federation.free_port()}.log", "flower-supernode", "--superlink", address, "--max-retries", "2",
+        f"{name}.log", "flower-supernode", "--superlink", address, "--max-retries", "2",
         "--port", str(federation.free_port()), "--isolation", "process", *options,
     )  # fmt: skip
 

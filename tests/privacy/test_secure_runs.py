@@ -297,6 +297,57 @@ def test_a_site_that_is_away_and_comes_back(small: Callable[..., Experiment], tm
     assert asked[8] == (1, "seal")  # it may have lost its keys, so it is asked for all of them
 
 
+def test_a_site_that_comes_late_makes_everyone_offer_keys_anew(
+    small: Callable[..., Experiment], shapes: Path, tmp_path: Path
+) -> None:
+    """With four sites three are enough to begin; shares are then made for four."""
+    folder = tmp_path / "four"
+    folder.mkdir()
+    for name, source in (("a", "red"), ("b", "green"), ("c", "white"), ("d", "red")):
+        (folder / f"{name}.npz").write_bytes((shapes / f"{source}.npz").read_bytes())
+    experiment = small("fedmd", rounds=3, secure=True, scenario=str(folder), settings={"sync": "epoch"})
+    late: dict[str, int] = {"rounds": 0}
+
+    def trouble(courier: Courier) -> None:
+        def fails(client: int, header: dict[str, Any]) -> str:
+            late["rounds"] = max([late["rounds"], *(item["round"] for item in header.get("work", []))])
+            return "not connected" if client == 3 and late["rounds"] < 1 else ""
+
+        courier.trouble = fails
+
+    _, courier = on_flower(experiment, tmp_path / "sites", prepare=trouble)
+    outs = [{out["client"]: out["why"] for out in event["left_out"]} for event in numbers(tmp_path / "run")]
+    assert outs == [{"d": "not connected"}, {"d": "not connected"}, {}]
+    offered = [header["client"] for header in courier.sent if header.get("confer", {}).get("say") == "offer"]
+    assert sorted(offered) == [0, 0, 1, 1, 2, 2, 3]
+
+
+class Gone(Exception):
+    """The server's process is gone."""
+
+
+@pytest.mark.parametrize("when", [9, 13, 15])
+def test_a_server_that_dies_goes_on_to_the_same_numbers(
+    when: int, small: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    changes = {"secure": True, "settings": {"sync": "epoch"}}
+    run(small("fccl+", "straight", **changes))
+    broken = small("fccl+", "broken", **changes)
+
+    def dies(courier: Courier) -> None:
+        def trouble(client: int, header: dict[str, Any]) -> str:
+            if len(courier.sent) == when:
+                raise Gone
+            return ""
+
+        courier.trouble = trouble
+
+    with pytest.raises(Gone):
+        on_flower(broken, tmp_path / "sites", prepare=dies)
+    on_flower(broken, tmp_path / "sites", resume=True)
+    assert numbers(tmp_path / "broken") == numbers(tmp_path / "straight")
+
+
 def test_numbers_that_are_not_finite_leave_nobody_else_out(small: Callable[..., Experiment], tmp_path: Path) -> None:
     settings = {"attack": "nan", "attackers": 1}
     result = run(small("fedmd", rounds=1, secure=True, settings=settings))
