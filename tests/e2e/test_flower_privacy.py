@@ -24,7 +24,8 @@ def test_secure_sums_survive_a_drop_out_and_noise_stops_at_its_budget(trio: Fede
     notes.mkdir()
     plugin = {"FEDCHOIR_PLUGINS": str(PLUGIN), "FEDCHOIR_TEST_NOTES": str(notes)}
     for name in trio.names:
-        trio.node(name, **plugin)
+        keys = ("--key", f"keys/{name}", "--ca", "keys/ca.crt", "--secure", "sums", "--peers", "keys")
+        trio.node(name, *keys, **plugin)
     path = trio.write("secure", method="overheard", secure=True, settings={"sync": "epoch"})
     trio.finished(trio.serve(path, **plugin))
     events = trio.events("secure")
@@ -37,9 +38,13 @@ def test_secure_sums_survive_a_drop_out_and_noise_stops_at_its_budget(trio: Fede
     assert_means_were_heard(notes)
     assert_nothing_plain_came(notes)
 
+    # a server that asks for plain answers gets none
+    trio.finished(trio.serve(trio.write("plain", rounds=1, settings={"sync": "epoch"})), code=3)
+    assert "green answers only in secure sums, and the server asks without one" in trio.log("serve.log")
+
     # the same nodes, another run: ε is told each round, and the run ends before it would exceed its budget
     private = {"sync": "epoch", "dp_noise": 1.0, "dp_epsilon": 11.0}
-    trio.finished(trio.serve(trio.write("private", method="fedmd", rounds=5, settings=private)))
+    trio.finished(trio.serve(trio.write("private", method="fedmd", rounds=5, secure=True, settings=private)))
     log, events = trio.log("serve.log"), trio.events("private")
     told = re.findall(r"round (\d+): ε for δ = 1e-05: green ([\d.]+), red ([\d.]+), blue ([\d.]+)", log)
     assert [int(number) for number, *_ in told] == list(range(1, len(events) + 1))

@@ -18,6 +18,7 @@ from tests.privacy.test_secure_sum import assert_uniform
 from fedchoir import Experiment, methods, run
 from fedchoir.engines.flower.codec import Letter
 from fedchoir.engines.flower.federation import read_federation
+from fedchoir.engines.flower.keys import make_site
 from fedchoir.errors import QuorumError, UsageError
 from fedchoir.federation.aggregate import each, gather, mean, weighted_mean
 from fedchoir.federation.exchange import Ledger, Reply
@@ -25,6 +26,7 @@ from fedchoir.federation.payload import Payload, says
 from fedchoir.federation.phases import Exchange
 from fedchoir.federation.secure import SecureSums
 from fedchoir.privacy.desk import MASKED, Desk, FolderStore
+from fedchoir.privacy.identity import Peers
 from fedchoir.privacy.secure_sum import SecureSumError
 
 EACH = {"fedct", "fedexg", "fedfoa", "fedmatch", "pgct", "rhfl"}
@@ -211,6 +213,58 @@ def test_a_weight_that_would_single_someone_out_is_refused() -> None:
     request = server._request(server._offers, {"": [1.0, 1.0, 1.0]})
     with pytest.raises(SecureSumError, match="weight above 0"):
         room.desks[0].hide([], {**request, "weights": {"": {"0": 1.0, "1": 0.0, "2": 0.0}}})
+
+
+def test_a_server_cannot_put_keys_of_its_own_in_the_place_of_a_sites(tmp_path: Path) -> None:
+    """Where sites have each other's public keys, only what its owner has signed for this run is taken, and once."""
+    names = ["c0", "c1", "c2"]
+    for name in names:
+        make_site(tmp_path, name)
+    room = Room(logits(3))
+    room.desks = [Desk(k, {}, Peers(tmp_path / name, tmp_path), "run") for k, name in enumerate(names)]
+    exchange = sums(room)
+    for _ in range(2):
+        got, ledger = exchange()
+        assert (got["logits"] - torch.stack(room.said).mean(dim=0)).abs().max() < 1e-5
+        assert ledger.left_out == []
+
+    server = SecureSums(room, names, "test", strict=False, quorum=0.5)
+    server._agree(range(3), Ledger())
+    honest = server._request(server._offers, {"": [1.0, 1.0, 1.0]})
+    mine = Desk(1, {}, run="run").confer({"say": "seal"})["seal"]
+    swapped = {**honest["seals"], "1": {**honest["seals"]["1"], "key": mine["key"]}}
+    with pytest.raises(SecureSumError, match="key said to be c1's was not signed by it"):
+        room.desks[0].confer({"say": "offer", "seals": swapped, "threshold": 2})
+    twice = {**honest["seals"], "2": honest["seals"]["1"]}
+    with pytest.raises(SecureSumError, match="two of the keys are said to be one site's"):
+        room.desks[0].confer({"say": "offer", "seals": twice, "threshold": 2})
+    stranger = {**honest["seals"], "1": {**honest["seals"]["1"], "name": "c9"}}
+    with pytest.raises(SecureSumError, match=r"c9's key cannot be checked with .*c9.pub"):
+        room.desks[0].confer({"say": "offer", "seals": stranger, "threshold": 2})
+    other = {**honest["offers"], "1": {**honest["offers"]["1"], "mask": mine["key"]}}
+    with pytest.raises(SecureSumError, match="key said to be c1's was not signed by it"):
+        room.desks[0].hide([], {**honest, "offers": other})
+    room.desks[2].hide([Payload(logits=room.said[2])], honest)
+    with pytest.raises(SecureSumError, match="were used before"):
+        room.desks[2].hide([Payload(logits=room.said[2])], honest)
+
+
+@pytest.mark.parametrize(
+    ("demand", "run_as", "fits"), [(True, False, False), ("strict", True, False), (True, True, True)]
+)
+def test_a_site_may_answer_only_in_secure_sums(
+    demand: bool | str, run_as: bool, fits: bool, small: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    def demanding(courier: Courier) -> None:
+        for worker in courier.workers:
+            worker.secure = demand  # type: ignore[assignment]
+
+    experiment = small("fedmd", rounds=1, secure=run_as, settings={"sync": "epoch"})
+    if fits:
+        on_flower(experiment, tmp_path / "sites", prepare=demanding)
+        return
+    with pytest.raises(QuorumError, match=r"answers only in (strict )?secure sums, and the server asks without one"):
+        on_flower(experiment, tmp_path / "sites", prepare=demanding)
 
 
 def test_keys_are_for_their_owner_only(tmp_path: Path) -> None:

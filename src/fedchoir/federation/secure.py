@@ -50,9 +50,10 @@ class SecureSums:
         self._engine, self._names, self._method = engine, list(names), method
         self._strict, self._quorum = strict, quorum
         self._threshold = majority(len(names))
-        self._seals: dict[int, bytes] = {}
+        self._seals: dict[int, dict[str, str]] = {}  # name, key and the site's own signature
         self._doubtful = set(range(len(names)))  # whose sealing key is not known, or may have been lost
         self._offers: dict[int, Offer] = {}  # for the next sum
+        self._signed: dict[int, dict[str, Any]] = {}  # what members are told of them
 
     def exchange(
         self,
@@ -102,18 +103,23 @@ class SecureSums:
         lacking: dict[int, str] = {}
         unknown: dict[int, Request] = {k: {"say": "seal"} for k in clients if k in self._doubtful}
         for k, told in self._confer(unknown, lacking, ledger):
-            seal = bytes.fromhex(str(told["seal"]))
+            seal = {"name": self._names[k], "key": told["seal"]["key"], "signature": told["seal"]["signature"]}
+            if len(bytes.fromhex(seal["key"])) != 32:
+                raise SecureSumError("its sealing key is no X25519 key")
             if self._seals.get(k) != seal:
                 self._offers.clear()  # offers hold shares for those who were known when they were made
             self._seals[k] = seal
             self._doubtful.discard(k)
         if len(self._seals) < max(FEWEST, self._threshold):
             return lacking
-        wanted = {"say": "offer", "seals": write_keys(self._seals), "threshold": self._threshold}
+        wanted = {"say": "offer", "seals": self._told_seals(), "threshold": self._threshold}
         without: dict[int, Request] = {k: wanted for k in clients if k not in self._doubtful | self._offers.keys()}
         for k, told in self._confer(without, lacking, ledger):
-            self._offers[k] = self._read_offer(told["offer"])
+            self._take_offer(k, told["offer"])
         return lacking
+
+    def _told_seals(self) -> dict[str, dict[str, str]]:
+        return {str(k): seal for k, seal in self._seals.items()}
 
     def _confer(
         self, requests: Mapping[int, Request], lacking: dict[int, str], ledger: Ledger
@@ -133,21 +139,22 @@ class SecureSums:
                 lacking[reply.client] = _words(error)
                 self._forget(reply.client)
 
-    def _read_offer(self, told: Mapping[str, Any]) -> Offer:
+    def _take_offer(self, client: int, told: Mapping[str, Any]) -> None:
         offer = read_offer(told)
         if len(offer.mask) != 32 or offer.shares.keys() != self._seals.keys():
             raise SecureSumError("its offer has no share for everyone")
-        return offer
+        self._offers[client] = offer
+        self._signed[client] = {name: told[name] for name in ("mask", "proof", "number", "signature")}
 
     def _request(self, offers: Mapping[int, Offer], weights: Mapping[str, Sequence[float]]) -> dict[str, Any]:
         """What each member is told about a sum: the same to all, or their masks would not cancel."""
         largest = {name: max(by[k] for k in offers) for name, by in weights.items()}
         return {
             "sum": secrets.token_hex(16),
-            "offers": {str(k): {"mask": offer.mask.hex(), "proof": offer.proof.hex()} for k, offer in offers.items()},
+            "offers": {str(k): self._signed[k] for k in offers},
             "weights": {name: {str(k): float(by[k] / largest[name]) for k in offers} for name, by in weights.items()},
             "strict": self._strict,
-            "seals": write_keys(self._seals),
+            "seals": self._told_seals(),
             "threshold": self._threshold,
         }
 
@@ -159,9 +166,8 @@ class SecureSums:
         try:
             if reply.error:
                 raise PayloadError(reply.error)
-            offer = self._read_offer(reply.keys["offer"])
+            self._take_offer(reply.client, reply.keys["offer"])
             total.add(reply, check)
-            self._offers[reply.client] = offer
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             self._forget(reply.client)
             self._leave_out(reply.client, ask, _words(error), ledger)

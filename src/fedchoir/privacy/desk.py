@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from fedchoir.federation.payload import Payload
+from fedchoir.privacy.identity import Identity, Trusting
 from fedchoir.privacy.numbers import pack, weight_under
 from fedchoir.privacy.secure_sum import Offer, Participant, SecureSumError
 
@@ -26,16 +27,20 @@ MASKED = "masked"  # the name under which hidden numbers travel
 
 
 class Desk:
-    """One client's. ``index`` is its number in the federation."""
+    """One client's. ``index`` is its number in the federation, ``run`` what its signatures are good for."""
 
-    def __init__(self, index: int, store: MutableMapping[str, str]) -> None:
+    def __init__(
+        self, index: int, store: MutableMapping[str, str], identity: Identity | None = None, run: str = ""
+    ) -> None:
         self._index, self._store = index, store
+        self._identity, self._run = identity or Trusting(), run
 
     def confer(self, request: Request) -> dict[str, Any]:
         """Answer a message about keys."""
         say = request.get("say")
         if say == "seal":
-            return {"seal": self._participant().seal.hex()}
+            seal = self._participant().seal
+            return {"seal": {"key": seal.hex(), "signature": self._identity.sign(self._about(self._index, seal)).hex()}}
         if say == "offer":
             return {"offer": self._offer(request)}
         if say == "reveal":
@@ -45,6 +50,7 @@ class Desk:
     def hide(self, parts: Sequence[Payload], request: Request) -> tuple[list[Payload], dict[str, Any]]:
         """The answer under masks, and what goes with it: its layout and the keys for the next sum."""
         offered = self._take("offer")
+        self._check_offers(request)
         offers, weights = read_offers(request["offers"]), read_weights(request["weights"], request["offers"])
         strict = bool(request["strict"])
         me = self._participant(offered)
@@ -57,10 +63,40 @@ class Desk:
         return [Payload({MASKED: torch.from_numpy(masked.view("int32"))})], told
 
     def _offer(self, request: Request) -> dict[str, Any]:
+        self._check_seals(request["seals"])
         me, threshold = self._participant(), int(request["threshold"])
-        offer = me.offer(read_keys(request["seals"]), threshold)
+        offer = me.offer(read_seals(request["seals"]), threshold)
+        number = int(self._store.get("count", "0")) + 1
+        self._store["count"] = str(number)
         self._store["offer"] = json.dumps({"mask": me.mask_key.hex(), "seed": me.seed.hex(), "threshold": threshold})
-        return write_offer(offer)
+        signature = self._identity.sign(self._about(self._index, offer.mask, offer.proof, number))
+        return {**write_offer(offer), "number": number, "signature": signature.hex()}
+
+    def _check_seals(self, seals: Mapping[str, Mapping[str, str]]) -> None:
+        """Whether each key is that of the site whose it is said to be, and no site is there twice."""
+        if len({seal["name"] for seal in seals.values()}) < len(seals):
+            raise SecureSumError("refused: two of the keys are said to be one site's")
+        for k, key in read_seals(seals).items():
+            told = seals[str(k)]
+            self._identity.check(told["name"], self._about(k, key), bytes.fromhex(told["signature"]))
+
+    def _check_offers(self, request: Request) -> None:
+        """The same for the keys of one sum; each must be newer than the last one seen of that site."""
+        seen = json.loads(self._store.get("seen", "{}"))
+        for k, offer in read_offers(request["offers"]).items():
+            told, name = request["offers"][str(k)], request["seals"][str(k)]["name"]
+            number = int(told["number"])
+            about = self._about(k, offer.mask, offer.proof, number)
+            self._identity.check(name, about, bytes.fromhex(told["signature"]))
+            if number <= seen.get(str(k), 0):
+                raise SecureSumError(f"refused: the keys said to be {name}'s were used before")
+            seen[str(k)] = number
+        self._store["seen"] = json.dumps(seen)
+
+    def _about(self, index: int, *content: bytes | int) -> bytes:
+        """What is signed: keys of one client in one run."""
+        parts = [part.hex() if isinstance(part, bytes) else str(part) for part in content]
+        return " ".join(["fedchoir secure sum", self._run, str(index), *parts]).encode()
 
     def _reveal(self, request: Request) -> dict[str, Any]:
         """Shares that lift the masks of the last sum, once: what is opened is forgotten here."""
@@ -69,7 +105,7 @@ class Desk:
             raise SecureSumError("refused: this is not the last sum, or its masks were lifted already")
         opened = self._participant(held).reveal(
             read_keys(request["shares"]),
-            read_keys(held["seals"]),
+            read_seals(held["seals"]),
             read_offers(held["offers"]),
             sent=[int(k) for k in request["sent"]],
             threshold=int(held["threshold"]),
@@ -143,6 +179,10 @@ def write_keys(keys: Mapping[int, bytes]) -> dict[str, str]:
 
 def read_keys(told: Mapping[str, str]) -> dict[int, bytes]:
     return {int(k): bytes.fromhex(key) for k, key in told.items()}
+
+
+def read_seals(told: Mapping[str, Mapping[str, str]]) -> dict[int, bytes]:
+    return {int(k): bytes.fromhex(seal["key"]) for k, seal in told.items()}
 
 
 def write_offer(offer: Offer) -> dict[str, Any]:

@@ -39,6 +39,8 @@ from fedchoir.federation.public import PublicView
 from fedchoir.federation.settings import Settings
 from fedchoir.methods.method import Method
 from fedchoir.privacy.desk import Desk, FolderStore
+from fedchoir.privacy.fit import Secure
+from fedchoir.privacy.identity import Identity, Trusting
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,8 @@ class Worker:
     site: Site
     folder: Path
     limit: int = MAX_BLOB
+    identity: Identity = field(default_factory=Trusting)
+    secure: Secure = False  # whether this site answers only in secure sums, or only in strict ones
     seconds: dict[str, float] = field(default_factory=dict)
 
     def act(self, text: str, blobs: list[bytes]) -> Letter:
@@ -83,6 +87,7 @@ class Worker:
         header = letter.header
         if "confer" in header:
             return Letter({"keys": self._desk(header).confer(header["confer"])})
+        self._check_veil(header)
         self.seconds = {"public": 0.0, "local": 0.0, "evaluate": 0.0}
         method, data = self._prepare(header)
         client = self._wake(method, data, header)
@@ -110,7 +115,17 @@ class Worker:
 
     def _desk(self, header: Mapping[str, Any]) -> Desk:
         """Where this site's keys for secure sums lie."""
-        return Desk(int(header["client"]), FolderStore(self._home(header) / "sums"))
+        store = FolderStore(self._home(header) / "sums")
+        return Desk(int(header["client"]), store, self.identity, str(header["run"]))
+
+    def _check_veil(self, header: Mapping[str, Any]) -> None:
+        """Whether this site may say what it is asked for: not every site says it without a veil."""
+        if not self.secure or not any(item.get("kind") == "exchange" for item in header["work"]):
+            return
+        veil = header.get("veil")
+        if veil is None or (self.secure == "strict" and veil.get("strict") is not True):
+            kind = "strict secure" if self.secure == "strict" else "secure"
+            raise MessageError(f"{self.site.name} answers only in {kind} sums, and the server asks without one")
 
     def _prepare(self, header: Mapping[str, Any]) -> tuple[Method, SiteData]:
         plan = header["plan"]
