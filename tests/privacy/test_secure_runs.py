@@ -132,6 +132,43 @@ def test_too_few_left_to_lift_the_masks() -> None:
     assert (got["logits"] - torch.stack(room.said).mean(dim=0)).abs().max() < 1e-5
 
 
+class Odd(Desk):
+    """Answers as it should, but for one thing."""
+
+    def __init__(self, index: int, change: Callable[[dict[str, Any]], Any]) -> None:
+        super().__init__(index, {})
+        self._change = change
+
+    def confer(self, request: Any) -> Any:
+        return self._change(super().confer(request))
+
+    def hide(self, parts: Any, request: Any) -> Any:
+        parts, told = super().hide(parts, request)
+        return parts, self._change(told)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda told: {},
+        lambda told: {**told, "seal": {"key": "abc"}} if "seal" in told else told,
+        lambda told: {**told, "seal": {"key": "00", "signature": ""}} if "seal" in told else told,
+        lambda told: {**told, "offer": {**told["offer"], "shares": {}}} if "offer" in told else told,
+        lambda told: {**told, "offer": 3} if "offer" in told else told,
+        lambda told: {**told, "reveal": {"seeds": {}, "keys": {}}} if "reveal" in told else told,
+        lambda told: {**told, "clipped": "many"} if "clipped" in told else told,
+        lambda told: {**told, "layout": [{"tensors": [["logits", [10**12], "float32"]], "scalars": []}]},
+        lambda told: {**told, "layout": [{"tensors": [["logits", [60, 10], "os"]], "scalars": []}]},
+        lambda told: {**told, "layout": "all of it"},
+    ],
+)
+def test_a_client_that_answers_with_nonsense_is_left_out_and_nothing_breaks(change: Any) -> None:
+    room = Room(logits(4))
+    room.desks[1] = Odd(1, change)
+    _, ledger = sums(room, strict=True)()
+    assert {out["client"] for out in ledger.left_out} == {"c1"}
+
+
 def test_weights_are_those_of_the_plain_mean() -> None:
     room = Room(logits(3))
     exchange = sums(room)

@@ -76,7 +76,7 @@ class LocalEngine:
     ) -> Iterator[Reply]:
         """Let each client do all the actions; the last one's answer, if it is an exchange, comes back. Clients with a
         veil hide it in a sum."""
-        for k in clients:
+        for k in clients if veils is None else veils:
             client = self.clients[k]
             client.begin(round_index)
             parts = []

@@ -14,16 +14,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 
 from fedchoir.errors import QuorumError, UsageError
 from fedchoir.federation.exchange import Ledger, Reply
-from fedchoir.federation.payload import Payload, PayloadError
+from fedchoir.federation.payload import PayloadError
 from fedchoir.federation.phases import Action, Exchange
 from fedchoir.privacy.desk import MASKED, Request, read_keys, read_offer, subject, write_keys
 from fedchoir.privacy.fit import FEWEST, sum_weights
 from fedchoir.privacy.numbers import Layout, blanks, unpack_mean, weight_under
 from fedchoir.privacy.secure_sum import Offer, Reveal, SecureSumError, Words, majority, unmask
 
+MALFORMED = (KeyError, TypeError, ValueError, AttributeError)
+"""What reading an answer raises that is not what it should be."""
 Check = Callable[[Reply], str]
 """Why a reply is not what its method declared, or the empty string."""
 
@@ -100,44 +103,43 @@ class SecureSums:
 
     def _agree(self, clients: Sequence[int], ledger: Ledger) -> dict[int, str]:
         """See to it that everyone has offered keys for the next sum; returns why some have not."""
-        lacking: dict[int, str] = {}
         unknown: dict[int, Request] = {k: {"say": "seal"} for k in clients if k in self._doubtful}
-        for k, told in self._confer(unknown, lacking, ledger):
-            seal = {"name": self._names[k], "key": told["seal"]["key"], "signature": told["seal"]["signature"]}
-            if len(bytes.fromhex(seal["key"])) != 32:
-                raise SecureSumError("its sealing key is no X25519 key")
-            if self._seals.get(k) != seal:
-                self._offers.clear()  # offers hold shares for those who were known when they were made
-            self._seals[k] = seal
-            self._doubtful.discard(k)
+        lacking = self._confer(unknown, self._take_seal, ledger)
         if len(self._seals) < max(FEWEST, self._threshold):
             return lacking
         wanted = {"say": "offer", "seals": self._told_seals(), "threshold": self._threshold}
         without: dict[int, Request] = {k: wanted for k in clients if k not in self._doubtful | self._offers.keys()}
-        for k, told in self._confer(without, lacking, ledger):
-            self._take_offer(k, told["offer"])
-        return lacking
-
-    def _told_seals(self) -> dict[str, dict[str, str]]:
-        return {str(k): seal for k, seal in self._seals.items()}
+        return lacking | self._confer(without, lambda k, told: self._take_offer(k, told["offer"]), ledger)
 
     def _confer(
-        self, requests: Mapping[int, Request], lacking: dict[int, str], ledger: Ledger
-    ) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """One message about keys to each of these; who does not answer well is put down with the reason."""
-        if not requests:
-            return
+        self, requests: Mapping[int, Request], take: Callable[[int, Mapping[str, Any]], None], ledger: Ledger
+    ) -> dict[int, str]:
+        """One message about keys to each of these; returns who did not answer well, and why."""
+        lacking: dict[int, str] = {}
         ledger.messages += len(requests)
         ledger.wrote(down=sum(map(_size, requests.values())))
-        for reply in self._engine.confer(requests):
+        for reply in self._engine.confer(requests) if requests else ():
             ledger.wrote(up=_size(reply.keys))
             try:
                 if reply.error:
                     raise SecureSumError(reply.error)
-                yield reply.client, reply.keys
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                take(reply.client, reply.keys)
+            except MALFORMED as error:
                 lacking[reply.client] = _words(error)
                 self._forget(reply.client)
+        return lacking
+
+    def _take_seal(self, client: int, told: Mapping[str, Any]) -> None:
+        seal = {"name": self._names[client], **{part: told["seal"][part] for part in ("key", "signature")}}
+        if len(bytes.fromhex(seal["key"])) != 32:
+            raise SecureSumError("its sealing key is no X25519 key")
+        if client not in self._seals or self._seals[client]["key"] != seal["key"]:
+            self._offers.clear()  # offers hold shares for those who were known when they were made
+        self._seals[client] = seal
+        self._doubtful.discard(client)
+
+    def _told_seals(self) -> dict[str, dict[str, str]]:
+        return {str(k): seal for k, seal in self._seals.items()}
 
     def _take_offer(self, client: int, told: Mapping[str, Any]) -> None:
         offer = read_offer(told)
@@ -161,19 +163,21 @@ class SecureSums:
     # -- answers ---------------------------------------------------------------------------------------------------
 
     def _take(self, reply: Reply, total: MaskedTotal, ask: Exchange, check: Check, ledger: Ledger) -> None:
-        ledger.came(reply, self._names[reply.client])
+        name = self._names[reply.client]
+        ledger.came(reply, name)
         ledger.wrote(up=_size(reply.keys))
         try:
             if reply.error:
                 raise PayloadError(reply.error)
+            clipped = int(reply.keys["clipped"])
             self._take_offer(reply.client, reply.keys["offer"])
             total.add(reply, check)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except MALFORMED as error:
             self._forget(reply.client)
             self._leave_out(reply.client, ask, _words(error), ledger)
             return
-        if clipped := int(reply.keys.get("clipped", 0)):
-            ledger.losses.setdefault(self._names[reply.client], {})["clipped"] = float(clipped)
+        if clipped:
+            ledger.losses[name]["clipped"] = float(clipped)
 
     def _lift(
         self, total: MaskedTotal, offers: Mapping[int, Offer], request: Request, ask: Exchange, ledger: Ledger
@@ -192,13 +196,14 @@ class SecureSums:
                 }
                 for j in sorted(total.sent)
             }
-            lacking: dict[int, str] = {}
-            for j, told in self._confer(requests, lacking, ledger):
+
+            def take(j: int, told: Mapping[str, Any]) -> None:
                 opened = Reveal(read_keys(told["reveal"]["seeds"]), read_keys(told["reveal"]["keys"]))
                 if opened.keys.keys() != dropped or opened.seeds.keys() != wanted - dropped:
                     raise SecureSumError("it opened other shares than it was asked for")
                 reveals[j] = opened
-            for j, why in lacking.items():
+
+            for j, why in self._confer(requests, take, ledger).items():
                 self._leave_out(j, ask, f"sent, but did not help to lift the masks: {why}", ledger)
             self._enough(len(reveals), self._threshold, "helped to lift the masks of", ask, sorted(total.sent), ledger)
         try:
@@ -241,10 +246,9 @@ class MaskedTotal:
 
     def add(self, reply: Reply, check: Check) -> None:
         """Raise `PayloadError` unless numbers and layout are what was declared, and like those of the others."""
-        (part,) = reply.parts
-        masked = part[MASKED]
         layout = reply.keys["layout"]
-        if set(part) != {MASKED} or str(masked.dtype) != "torch.int32" or masked.dim() != 1 or part.scalars:
+        masked = reply.parts[0].get(MASKED) if len(reply.parts) == 1 else None
+        if masked is None or len(reply.parts[0]) > 1 or masked.dtype != torch.int32 or masked.dim() != 1:
             raise PayloadError("it should have sent one row of masked numbers and nothing else")
         if why := check(Reply(reply.client, blanks(layout, masked.numel()))):
             raise PayloadError(why)
@@ -256,9 +260,10 @@ class MaskedTotal:
         self.sent.add(reply.client)
 
 
-def _size(told: Mapping[str, Any] | Payload) -> int:
+def _size(told: Mapping[str, Any]) -> int:
     return len(json.dumps(told)) if told else 0
 
 
 def _words(error: BaseException) -> str:
-    return f"its answer about keys is malformed: {error!r}" if isinstance(error, KeyError | TypeError) else str(error)
+    plain = isinstance(error, ValueError) and str(error)
+    return str(error) if plain else f"its answer about keys is malformed: {error!r}"

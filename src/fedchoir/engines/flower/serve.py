@@ -24,6 +24,7 @@ from fedchoir.experiment import Plan
 from fedchoir.federation.checkpoint import write_json
 from fedchoir.federation.result import Result
 from fedchoir.federation.task import ClientCard, Task
+from fedchoir.privacy.secure_sum import majority
 from fedchoir.runner import Observer, conduct, prepare_folder
 
 Tell = Callable[[str], None]
@@ -59,6 +60,10 @@ def serve(
         task = agree(federation, plan, post, tell, all_of_them=check_only)
         if check_only:
             return None
+        if federation.secure:
+            kind = "strict secure" if federation.secure == "strict" else "secure"
+            count = len(task.clients)
+            tell(f"answers are hidden in {kind} sums, which take {majority(count)} of {count} sites")
         method = methods.get(plan.experiment.method)(plan.params, task)
         public = public_facts(plan, post)
         engine = FlowerEngine(method, post, run=run_name(plan, resume), public=public)
