@@ -19,7 +19,7 @@ from fedchoir.federation.payload import Payload, says
 from fedchoir.federation.phases import PublicBatch
 from fedchoir.methods.fccl_plus import FCCLPlus
 
-NOTES = Path(os.environ["FEDCHOIR_TEST_NOTES"])
+NOTES = Path(os.environ.get("FEDCHOIR_TEST_NOTES", ""))
 
 
 class Overheard(FCCLPlus):
@@ -55,4 +55,5 @@ def overhear(self: post.GridPost, reply: Any) -> Letter | str:
 
 
 read = post.GridPost._read
-post.GridPost._read = overhear  # type: ignore[method-assign]
+if "FEDCHOIR_TEST_NOTES" in os.environ:  # in the processes of the test, and not where tests are collected
+    post.GridPost._read = overhear  # type: ignore[method-assign]
