@@ -107,6 +107,7 @@ def run(
         str | None, typer.Option(help="Rehearse hostile clients: sign_flip, noise, label_flip or nan.")
     ] = None,
     attackers: Annotated[int | None, typer.Option(help="How many clients are hostile (default: 1).")] = None,
+    secure: Annotated[bool, typer.Option("--secure", help="Rehearse secure sums: the server sees only means.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder of the run (default: runs/…).")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on after the last checkpoint of a stopped run.")] = False,
 ) -> None:
@@ -116,7 +117,7 @@ def run(
     given: dict[str, Any] = {
         "scenario": scenario, "public": public, "models": models, "rounds": rounds, "seed": seed, "profile": profile,
         "data_root": data_root, "device": device, "devices": devices, "precision": precision,
-        "state_budget": state_budget, "out": out,
+        "state_budget": state_budget, "out": out, "secure": secure or None,
     }  # fmt: skip
     values: dict[str, Any] = experiments.read(Path(method)) if method.endswith(".toml") else {"method": method}
     values |= {name: value for name, value in given.items() if value is not None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,11 @@ app.add_typer(federation_app, name="federation")
 console = Console()
 
 File = Annotated[Path, typer.Argument(metavar="FEDERATION.toml", help="What the sites agreed on (docs/deploy.md).")]
+
+
+class NodeSecure(StrEnum):
+    sums = "sums"
+    strict = "strict"
 
 
 def _flower() -> None:
@@ -68,7 +74,7 @@ def serve(
     from fedchoir.report.tables import rows, terminal_tables
 
     federation = read_federation(file)
-    result = serve_federation(federation, resume=resume, tell=tell, observers=[LogObserver(tell)])
+    result = serve_federation(federation, resume=resume, tell=tell, observers=[LogObserver(tell)], file=file)
     assert result is not None
     for table in terminal_tables(rows([result])):
         console.print(table)
@@ -91,6 +97,12 @@ def node(
     data_root: Annotated[Path | None, typer.Option(help="Where data sets lie (else FEDCHOIR_DATA).")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     max_message_mb: Annotated[float, typer.Option(help="Larger messages are refused unread.")] = 512,
+    secure: Annotated[
+        NodeSecure | None, typer.Option(help="Answer only in secure sums (sums), or only in strict ones (strict).")
+    ] = None,
+    peers: Annotated[
+        Path | None, typer.Option(help="Folder with the other sites' .pub files: their keys in sums are checked.")
+    ] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="No TLS and no key: only to rehearse.")] = False,
 ) -> None:
     """Take part in a federation: this site's own data, its own architecture. Runs until it is stopped."""
@@ -106,7 +118,10 @@ def node(
     site = OwnSite(
         name, model, data.resolve(), (work or Path(f"work-{name}")).resolve(), public=public, data_root=data_root
     )
-    options = NodeOptions(server, ca=ca, key=key, insecure=insecure, limit=int(max_message_mb * 2**20), device=device)
+    options = NodeOptions(
+        server, ca=ca, key=key, insecure=insecure, limit=int(max_message_mb * 2**20), device=device,
+        secure="strict" if secure is NodeSecure.strict else secure is not None, peers=peers,
+    )  # fmt: skip
     Node(site, options, tell).run()
 
 

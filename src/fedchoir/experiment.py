@@ -16,6 +16,7 @@ from fedchoir.data.scenarios import ScenarioInfo
 from fedchoir.data.scenarios import info as scenario_info
 from fedchoir.errors import UsageError
 from fedchoir.federation.settings import Settings
+from fedchoir.privacy.fit import Secure
 from fedchoir.sizes import parse_size
 
 
@@ -47,6 +48,9 @@ class Experiment(BaseModel):
         "numbers are the same",
     )
     quorum: float = Field(0.5, gt=0, le=1, description="share of the clients that an exchange needs")
+    secure: Secure = Field(
+        False, description="true: the server sees only means of answers; strict: even if it lies about who answered"
+    )
     out: Path | None = Field(None, description="folder of the run; default: runs/SCENARIO-METHOD-PROFILE-seedN")
     settings: dict[str, Any] = Field(default_factory=dict, description="options of the method (--set)")
 

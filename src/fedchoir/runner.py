@@ -82,7 +82,9 @@ def conduct(
 ) -> Result:
     """Play a method on an engine, wherever its clients are, and write the folder of the run."""
     experiment = plan.experiment
-    federation = Federation(method, engine, tests, quorum=experiment.quorum, folder=plan.out / "checkpoint")
+    federation = Federation(
+        method, engine, tests, quorum=experiment.quorum, folder=plan.out / "checkpoint", secure=experiment.secure
+    )
     write_plan(plan)
     write_json(plan.out / "task.json", {**plan_facts(plan), **task_facts(method.task, tests)})
     events = begin(federation, plan, resume)

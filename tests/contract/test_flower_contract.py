@@ -52,7 +52,7 @@ class Courier:
     def arrivals(self, cards: tuple[ClientCard, ...]) -> tuple[ClientCard, ...]:
         return cards
 
-    def deliver(self, letters: Mapping[int, Letter]) -> Iterator[tuple[int, Letter | str]]:
+    def deliver(self, letters: Mapping[int, Letter], within: float = 0.0) -> Iterator[tuple[int, Letter | str]]:
         for k, letter in reversed(letters.items()):
             text, blobs = letter.text(), [bytes(blob) for blob in letter.blobs]
             header = json.loads(text)

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ import tomli_w
 from tests.conftest import draw_shapes
 
 SITES = {"green": ((0.1, 1, 0.1), 30), "red": ((1, 0.1, 0.1), 20)}
-MODELS = {"green": "mlp", "red": "resnet10@4"}
+THIRD = {"blue": ((0.1, 0.1, 1), 25)}
+MODELS = {"green": "mlp", "red": "resnet10@4", "blue": "simple_cnn@4"}
 SETTINGS = {"image_size": 16, "local_epochs": 2, "local_batch": 16, "public_size": 40, "public_batch": 16}
 QUIET = {"OMP_NUM_THREADS": "1", "COLUMNS": "200", "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 PATIENCE = 240.0  # seconds that anything may take on a busy machine before a test gives up
@@ -28,26 +29,28 @@ TROUBLE = Path(__file__).parent / "troubled.py"
 
 
 class Federation:
-    """Two sites and a server in one folder."""
+    """Sites and a server in one folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, sites: Mapping[str, Any] = SITES) -> None:
         self.folder = folder
+        self.names = list(sites)
         self.port = self.free_port()
         self.running: list[subprocess.Popen[bytes]] = []
         rng = np.random.default_rng(5)
         (folder / "data").mkdir()
-        for name, (tint, noise) in SITES.items():
+        for name, (tint, noise) in sites.items():
             train, test = draw_shapes(rng, 48, tint, noise), draw_shapes(rng, 32, tint, noise)
             arrays = {"train_x": train["x"], "train_y": train["y"], "test_x": test["x"], "test_y": test["y"]}
             np.savez(folder / "data" / f"{name}.npz", **arrays)
         public = np.random.default_rng(6).integers(0, 256, (40, 16, 16, 3), dtype=np.uint8)
         np.savez(folder / "public.npz", x=public)
-        self.fedchoir("keys", "--folder", "keys", "--host", "127.0.0.1", "--site", "green", "--site", "red")
+        pairs = [part for name in sites for part in ("--site", name)]
+        self.fedchoir("keys", "--folder", "keys", "--host", "127.0.0.1", *pairs)
 
     def write(self, name: str, **values: Any) -> Path:
         """A FEDERATION.toml: small and quick unless told otherwise."""
         settings = {**SETTINGS, **values.pop("settings", {})}
-        sites = values.pop("sites", [{"name": n, "key": f"keys/{n}.pub", "model": MODELS[n]} for n in SITES])
+        sites = values.pop("sites", [{"name": n, "key": f"keys/{n}.pub", "model": MODELS[n]} for n in self.names])
         told = {
             "method": "fccl+", "public": "public.npz", "rounds": 3, "address": f"127.0.0.1:{self.port}",
             "deadline": 60, "wait": 120, "out": name, **values, "settings": settings, "sites": sites,
@@ -139,12 +142,25 @@ class Federation:
 
     def close(self) -> None:
         for process in self.running:
+            if process.poll() is None:
+                process.terminate()  # all at once, then wait for each
+        for process in self.running:
             self.end(process)
 
 
 @pytest.fixture
 def federation(tmp_path: Path) -> Iterator[Federation]:
     made = Federation(tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def trio(tmp_path: Path) -> Iterator[Federation]:
+    """Three sites: the fewest among which a sum hides its summands."""
+    made = Federation(tmp_path, {**SITES, **THIRD})
     try:
         yield made
     finally:

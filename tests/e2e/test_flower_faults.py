@@ -57,6 +57,14 @@ def test_same_numbers_as_one_process_and_a_killed_server_goes_on_to_them(federat
     federation.until(lambda: checkpoint.latest(federation.folder / "broken" / "checkpoint"), server)
     federation.end(server, signal.SIGKILL)
     assert len(federation.events("broken")) < 3
+
+    # then its disk is full at the next checkpoint; the one before is intact
+    server = federation.serve(broken, "--resume", FEDCHOIR_PLUGINS=str(TROUBLE), FEDCHOIR_TEST_FULL="1")
+    federation.finished(server, code=4)
+    assert re.search(
+        "stopped: the checkpoint of round . could not be written.*No space left", federation.log("serve.log")
+    )
+    assert len([*(federation.folder / "broken" / "checkpoint").glob("round-*")]) == 1
     server = federation.serve(broken, "--resume")
     federation.finished(server)
     assert numbers(federation.folder / "broken") == numbers(federation.folder / "straight")
@@ -66,7 +74,7 @@ def test_each_trouble_of_a_client_costs_it_one_round_and_is_named(federation: Fe
     plugin = {"FEDCHOIR_PLUGINS": str(TROUBLE)}
     federation.node("green", **plugin), federation.node("red", **plugin)
     path = federation.write(
-        "run", method="troubled", rounds=7, deadline=15, max_message_mb=4, settings={"sync": "epoch"}
+        "run", method="troubled", rounds=8, deadline=15, max_message_mb=4, settings={"sync": "epoch"}
     )
     server = federation.serve(path, **plugin)
     federation.finished(server)
@@ -77,20 +85,23 @@ def test_each_trouble_of_a_client_costs_it_one_round_and_is_named(federation: Fe
     assert "logits has shape" in why[3]
     assert "tensor patients was not declared" in why[4]
     assert "4194304 are allowed" in why[5]
-    assert why[6] == ""
+    assert re.search("red could not write its state to .*No space left on device; it stays as it was", why[6])
+    assert why[7] == ""
+    assert not [*federation.folder.glob("work-red/state/*/*.part")]  # nothing half-written
     assert all(event["accuracy"][0] is not None for event in federation.events("run"))
-    for reason in why[:6]:
+    for reason in why[:7]:
         assert f"red was left out of speak: {reason}" in federation.log("serve.log")
 
 
 def test_a_late_node_joins_and_a_killed_supernode_comes_back(federation: Federation) -> None:
     gates = federation.folder / "gates"
     gates.mkdir()
-    for who in ("green-0", "red-2", "green-3"):
+    for who in ("green-0", "red-2", "green-3", "green-4"):
         (gates / f"hold-{who}").touch()
     plugin = {"FEDCHOIR_PLUGINS": str(TROUBLE), "FEDCHOIR_TEST_GATES": str(gates)}
     federation.node("green", **plugin)
-    path = federation.write("run", method="gated", rounds=5, deadline=100, wait=20, settings={"sync": "epoch"})
+    changes = {"method": "gated", "rounds": 6, "deadline": 100, "wait": 20, "settings": {"sync": "epoch"}}
+    path = federation.write("run", **changes)
     server = federation.serve(path, **plugin)
 
     # round 0 is played without red, which comes before it ends
@@ -108,12 +119,21 @@ def test_a_late_node_joins_and_a_killed_supernode_comes_back(federation: Federat
     # the SuperLink believes for a minute that red is still there, then lets it in again
     federation.until(lambda: federation.log("node-red.log").count("red: connected") == 2, server)
     (gates / "hold-green-3").unlink()
+
+    # in round 4 the server's operator locks red out; nothing is restarted
+    federation.until(lambda: (gates / "began-green-4").exists(), server)
+    federation.until(lambda: (gates / "began-red-4").exists(), server)
+    sites = [{"name": n, "key": f"keys/{n}.pub", "model": MODELS[n], "revoked": n == "red"} for n in SITES]
+    federation.write("run", **changes, sites=sites)
+    (gates / "hold-green-4").unlink()
     federation.finished(server)
     why = left_out(federation.events("run"))
     assert why[0] == "not connected"
     assert why[1] == ""
     assert why[2] != ""
     assert why[4] == ""
+    assert "not connected" in why[5]
+    assert "red is revoked: its key is not accepted any more" in federation.log("serve.log")
     assert "the SuperNode ended" in federation.log("node-red.log")
     result = json.loads((federation.folder / "run" / "result.json").read_text())
     assert [client["train"] for client in result["clients"]] == [48, 48]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import subprocess
 
 import pytest
 from tests.e2e.conftest import Federation
@@ -16,32 +16,39 @@ from fedchoir.engines.flower.serve import question
 
 pytestmark = pytest.mark.e2e
 
+REFUSED = {  # and what the SuperNode says about it
+    "no key": "All SuperNodes must be registered",
+    "unregistered key": "Failed to activate SuperNode",
+    "insecure against TLS": "Giving up reconnection",
+    "wrong CA": "CERTIFICATE_VERIFY_FAILED",
+    "TLS against insecure": "WRONG_VERSION_NUMBER",
+    "revoked key": "Failed to activate SuperNode",
+}
+
 
 def test_only_registered_keys_come_in_and_only_the_federations_server_is_obeyed(federation: Federation) -> None:
     file = read_federation(federation.write("run"))
     federation.fedchoir("keys", "--folder", "foreign", "--host", "127.0.0.1", "--site", "red")
-    address = f"127.0.0.1:{federation.port}"
-    with Link(file, federation.folder / "link") as link:
+    address, unsafe = (f"127.0.0.1:{port}" for port in (federation.port, federation.free_port()))
+    rehearsal = read_federation(federation.write("rehearsal", insecure=True, address=unsafe))
+    with Link(file, federation.folder / "link") as link, Link(rehearsal, federation.folder / "unsafe") as open_link:
         raw = {
             "no key": ["--root-certificates", "keys/ca.crt"],
             "unregistered key": ["--root-certificates", "keys/ca.crt", "--auth-supernode-private-key", "foreign/red"],
             "insecure against TLS": ["--insecure"],
             "wrong CA": ["--root-certificates", "foreign/ca.crt", "--auth-supernode-private-key", "keys/red"],
         }
-        strangers = {}
-        for number, (name, options) in enumerate(raw.items()):
-            strangers[name] = federation.program(
-                f"stranger-{number}.log", "flower-supernode", "--superlink", address, "--max-retries", "2",
-                "--port", str(federation.free_port()), "--isolation", "process", *options,
-            )  # fmt: skip
+        safe = ["--root-certificates", "keys/ca.crt", "--auth-supernode-private-key", "keys/red"]
+        strangers = {name: supernode(federation, name, address, *options) for name, options in raw.items()}
+        strangers["TLS against insecure"] = supernode(federation, "TLS against insecure", unsafe, *safe)
         green = federation.node("green")
         grid = link.open()
         online = federation.until(lambda: list(grid.get_node_ids()))
         assert [link.nodes[node] for node in online] == ["green"]
         for name, process in strangers.items():
-            federation.until(lambda process=process: process.poll() is not None)
-            assert process.returncode != 0, name
+            assert_refused(federation, name, process)
         assert [link.nodes[node] for node in grid.get_node_ids()] == ["green"]
+        assert open_link.known() == []
 
         # a run that anyone could start on this SuperLink gets nothing out of a site, and neither does a replay
         asked = question(file.plan())
@@ -64,8 +71,24 @@ def test_only_registered_keys_come_in_and_only_the_federations_server_is_obeyed(
         # a key that is revoked is out
         link.revoke("green")
         federation.until(lambda: list(grid.get_node_ids()) == [])
-        time.sleep(1)
+        again = ["--root-certificates", "keys/ca.crt", "--auth-supernode-private-key", "keys/green"]
+        assert_refused(federation, "revoked key", supernode(federation, "revoked key", address, *again))
+        assert list(grid.get_node_ids()) == []
         assert green.poll() is None or green.returncode == 2
+
+
+def assert_refused(federation: Federation, name: str, process: subprocess.Popen[bytes]) -> None:
+    federation.until(lambda: process.poll() is not None)
+    assert process.returncode != 0, name
+    assert REFUSED[name] in federation.log(f"{name}.log")
+
+
+def supernode(federation: Federation, name: str, address: str, *options: str) -> subprocess.Popen[bytes]:
+    """Flower's own SuperNode, without ours around it: it says what it likes."""
+    return federation.program(
+        f"{name}.log", "flower-supernode", "--superlink", address, "--max-retries", "2",
+        "--port", str(federation.free_port()), "--isolation", "process", *options,
+    )  # fmt: skip
 
 
 class ReplayedFrom:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from fedchoir.federation import perform
+from fedchoir.engines.flower import site
+from fedchoir.federation import checkpoint, perform
 from fedchoir.federation.client import Client
 from fedchoir.federation.payload import Payload, says
 from fedchoir.federation.phases import PublicBatch
 from fedchoir.methods.fedmd import FedMD
 
-TROUBLES = ("raises", "hangs", "nan", "shape", "undeclared", "huge", "fine")
+TROUBLES = ("raises", "hangs", "nan", "shape", "undeclared", "huge", "full", "fine")
 
 
 class Troubled(FedMD):
@@ -33,6 +36,9 @@ class Troubled(FedMD):
         logits = payload["logits"]
         if trouble == "raises":
             raise RuntimeError("the scanner is on fire")
+        if trouble == "full":
+            site.save_tensors = no_space  # in this message's own process
+            return payload
         if trouble == "hangs":
             time.sleep(600)
         return {
@@ -41,6 +47,16 @@ class Troubled(FedMD):
             "undeclared": Payload(logits=logits, patients=torch.zeros(3)),
             "huge": Payload(logits=torch.zeros(4_000_000)),
         }[trouble]
+
+
+def no_space(path: Path, tensors: Any) -> None:
+    """Writes half a file, and then the disk is full."""
+    path.write_bytes(b"half")
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+if "FEDCHOIR_TEST_FULL" in os.environ:  # a server whose disk is full
+    checkpoint.save_tensors = no_space
 
 
 class Gated(FedMD):

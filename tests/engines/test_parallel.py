@@ -155,3 +155,8 @@ def test_devices_are_named_or_counted() -> None:
     if not torch.cuda.is_available():
         with pytest.raises(UsageError, match="torch sees no GPU"):
             pick_devices(("cuda:0", "cuda:1"), "auto")
+
+
+def test_secure_sums_are_for_one_process_and_it_says_so(small: Callable[..., Experiment]) -> None:
+    with pytest.raises(UsageError, match="leave out --devices"):
+        run(small("fedmd", "secure", devices=TWO, secure=True))

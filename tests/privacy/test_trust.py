@@ -21,7 +21,9 @@ from fedchoir import Experiment, methods, run
 from fedchoir.engines.flower.codec import Letter, MessageError, function_of, unpack_action, unpack_reply
 from fedchoir.engines.flower.federation import read_federation
 from fedchoir.engines.flower.keys import make_server, make_site, read_public
+from fedchoir.engines.flower.node import NodeOptions
 from fedchoir.engines.flower.seal import Sealer, check_seal
+from fedchoir.engines.flower.serve import serve
 from fedchoir.engines.flower.site import Worker
 from fedchoir.errors import StorageError, UsageError
 from fedchoir.federation import checkpoint
@@ -183,6 +185,37 @@ def test_a_federation_file_says_in_one_line_what_is_wrong(change: dict[str, Any]
     with pytest.raises(UsageError, match=re.escape(message)) as error:
         read_federation(path)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "--ca is missing (fedchoir keys makes it); --insecure only rehearses"),
+        ({"ca": "ca.crt"}, "--key is missing (fedchoir keys makes it); --insecure only rehearses"),
+        ({"ca": "ca.crt", "key": "lost"}, "--key lost: there is no such file"),
+        ({"server": "fed.example.org"}, "it should be HOST:PORT"),
+    ],
+)
+def test_a_node_without_keys_does_not_start_unless_it_says_insecure(
+    options: dict[str, str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("ca.crt").touch()
+    paths = {name: Path(value) for name, value in options.items() if name != "server"}
+    made = NodeOptions(options.get("server", "localhost:8000"), **paths)
+    with pytest.raises(UsageError, match=re.escape(message)):
+        made.check()
+    NodeOptions("localhost:8000", insecure=True).check()
+
+
+def test_a_server_without_keys_does_not_start_unless_it_says_insecure(tmp_path: Path) -> None:
+    import tomli_w
+
+    sites = [{"name": n, "key": f"{n}.pub"} for n in "ab"]
+    path = tmp_path / "federation.toml"
+    path.write_text(tomli_w.dumps({"method": "fccl+", "public": "photos", "sites": sites}))
+    with pytest.raises(UsageError, match=r"cannot read .*server.key: No such file.*fedchoir keys makes it"):
+        serve(read_federation(path))
 
 
 def test_a_full_disk_stops_the_run_with_the_checkpoint_before_intact(

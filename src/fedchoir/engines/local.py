@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -29,6 +31,9 @@ from fedchoir.methods.method import Method
 __all__ = ["LocalEngine", "Progress", "fast_trainer", "new_client"]
 
 STATE_BUDGET = 2e9
+
+if TYPE_CHECKING:
+    from fedchoir.privacy.desk import Desk
 
 Progress = Callable[[str, str], None]
 """Told (client, phase) whenever a client starts on something."""
@@ -69,10 +74,18 @@ class LocalEngine:
             budget=budget, folder=folder, here=share,
         )  # fmt: skip
         self._unison = Unison(method, self.clients, device, precision)
+        self._desks: dict[int, Desk] = {}  # where answers are hidden in sums
 
-    def ask(self, clients: Sequence[int], actions: Sequence[Action], round_index: int) -> Iterator[Reply]:
-        """Let each client do all the actions; the last one's answer, if it is an exchange, comes back."""
-        for group in self._unison.groups(clients, actions):
+    def ask(
+        self,
+        clients: Sequence[int],
+        actions: Sequence[Action],
+        round_index: int,
+        veils: Mapping[int, Mapping[str, Any]] | None = None,
+    ) -> Iterator[Reply]:
+        """Let each client do all the actions; the last one's answer, if it is an exchange, comes back. Clients with a
+        veil hide it in a sum."""
+        for group in self._unison.groups(clients if veils is None else list(veils), actions):
             awake = self.clients.gather(group)
             answers: list[list[Payload]] = [[] for _ in awake]
             for client in awake:
@@ -82,7 +95,8 @@ class LocalEngine:
                 with self._timed("public" if action.batches else "local"):
                     answers = self._perform(awake, action)
             for client, parts in zip(awake, answers, strict=True):
-                yield Reply(client.index, parts, client.report())
+                reply = Reply(client.index, parts, client.report())
+                yield reply if veils is None else self._hidden(reply, veils[client.index])
 
     def _perform(self, clients: Sequence[Client], action: Action) -> list[list[Payload]]:
         """One action of each client."""
@@ -92,6 +106,22 @@ class LocalEngine:
             self._unison.practise(clients, action)
             return [[] for _ in clients]
         return [perform(client, action) for client in clients]
+
+    def confer(self, requests: Mapping[int, Mapping[str, Any]]) -> Iterator[Reply]:
+        for k, request in requests.items():
+            yield Reply(k, keys=self._desk(k).confer(request))
+
+    def _hidden(self, reply: Reply, veil: Mapping[str, Any]) -> Reply:
+        try:
+            parts, keys = self._desk(reply.client).hide(reply.parts, veil)
+        except ValueError as error:  # numbers that are not finite cannot be summed
+            return replace(reply, parts=(), error=str(error))
+        return replace(reply, parts=parts, keys=keys)
+
+    def _desk(self, k: int) -> Desk:
+        from fedchoir.privacy.desk import Desk
+
+        return self._desks.setdefault(k, Desk(k, {}))
 
     def evaluate(self, weights: dict[str, Tensor] | None) -> list[list[float]]:
         """Accuracy in percent: one row a client, one column a test set, and one more for the client's own share of

@@ -35,14 +35,14 @@ class Mean:
     """
 
     def __init__(self, weights: Sequence[float] | None = None) -> None:
-        self._weights = weights
+        self.weights = weights
         self._total = 0.0
         self._sums: list[dict[str, Tensor]] = []
         self._scalars: list[dict[str, float]] = []
         self._dtypes: list[dict[str, torch.dtype]] = []
 
     def add(self, client: int, parts: Parts) -> None:
-        weight = 1.0 if self._weights is None else float(self._weights[client])
+        weight = 1.0 if self.weights is None else float(self.weights[client])
         if not self._sums:
             self._sums = [{n: torch.zeros_like(t, dtype=_wide(t)) for n, t in p.items()} for p in parts]
             self._scalars = [dict.fromkeys(p.scalars, 0.0) for p in parts]

@@ -31,6 +31,7 @@ class Reply:
     report: Mapping[str, float] = field(default_factory=dict)
     error: str = ""
     news: Mapping[int, News] = field(default_factory=dict)  # by round, from an engine that lets steps wait
+    keys: Mapping[str, Any] = field(default_factory=dict)  # what it says about keys, where answers are hidden in a sum
 
 
 @dataclass
@@ -51,6 +52,11 @@ class Ledger:
     def carried(self, actions: Sequence[Action], clients: Sequence[int]) -> None:
         """What the actions bring along, where another message carries them."""
         self.bytes_down += sum(heard_bytes(action.heard, k) for action in actions for k in clients)
+
+    def wrote(self, *, up: int = 0, down: int = 0) -> None:
+        """Bytes beside the payloads: keys and shares of secure sums."""
+        self.bytes_up += up
+        self.bytes_down += down
 
     def came(self, reply: Reply, name: str) -> None:
         self.bytes_up += sum(part.nbytes for part in reply.parts)

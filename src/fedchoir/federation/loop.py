@@ -7,19 +7,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from torch import Tensor
 
 from fedchoir.errors import UsageError
 from fedchoir.federation import checkpoint
-from fedchoir.federation.exchange import Ledger, Reply, combine
+from fedchoir.federation.exchange import Ledger, Reply, combine, fault
 from fedchoir.federation.payload import PART, declared_by
 from fedchoir.federation.phases import Action, Exchange, Script
 from fedchoir.federation.result import Event, split_rows
 from fedchoir.federation.robust import defended
 from fedchoir.methods.method import Method
 from fedchoir.privacy.dp import affordable, spent
+from fedchoir.privacy.fit import Secure, check_secure
+
+if TYPE_CHECKING:
+    from fedchoir.federation.secure import SecureSums
 
 
 class Engine(Protocol):
@@ -83,7 +87,14 @@ class Federation:
     """Plays a method's rounds on an engine, with a checkpoint and an event after each."""
 
     def __init__(
-        self, method: Method, engine: Engine, tests: Sequence[str], *, quorum: float = 0.5, folder: Path | None = None
+        self,
+        method: Method,
+        engine: Engine,
+        tests: Sequence[str],
+        *,
+        quorum: float = 0.5,
+        folder: Path | None = None,
+        secure: Secure = False,
     ) -> None:
         self.method = method
         self.engine = engine
@@ -92,6 +103,7 @@ class Federation:
         self.folder = folder
         self.next_round = 0
         self._drafts: list[Draft] = []
+        self._sums = secure_sums(method, engine, secure, quorum) if secure else None
 
     @property
     def settled(self) -> int:
@@ -208,14 +220,22 @@ class Federation:
     ) -> Any:
         task, params = self.method.task, self.method.params
         ledger.sent(actions, clients)
+        model = self.engine.model_shapes() if task.homogeneous else None
+        parts = self.method.part_shapes if PART in declared_by(ask.speak).values() else None
+        if self._sums is not None:
+            declared = declared_by(ask.speak)
+            return self._sums.exchange(
+                ask, actions, clients, index, ledger, heard=self._heard,
+                check=lambda reply: fault(reply, ask, declared, task.dims, model, parts),
+            )  # fmt: skip
         return combine(
             ask,
             self._heard(self.engine.ask(clients, actions, index)),
             clients=clients,
             names=[card.name for card in task.clients],
             dims=task.dims,
-            model=self.engine.model_shapes() if task.homogeneous else None,
-            parts=self.method.part_shapes if PART in declared_by(ask.speak).values() else None,
+            model=model,
+            parts=parts,
             quorum=self.quorum,
             ledger=ledger,
             defence=lambda combiner: defended(combiner, params.robust, params.robust_share),
@@ -283,3 +303,17 @@ class Federation:
             "intra_avg": sum(intra) / len(intra) if intra else None,
             "inter_avg": sum(inter) / len(inter) if inter else None,
         }
+
+
+def secure_sums(method: Method, engine: Engine, secure: Secure, quorum: float) -> SecureSums:
+    """Exchanges that show the server only means. (What they need from `cryptography` is an extra.)"""
+    clients = method.task.clients
+    check_secure(type(method), method.params, len(clients))
+    try:
+        from fedchoir.federation.secure import Confiding, SecureSums
+    except ModuleNotFoundError:
+        raise UsageError("secure sums need the package cryptography: pip install 'fedchoir[privacy]'") from None
+    names = [card.name for card in clients]
+    if not hasattr(engine, "confer"):
+        raise UsageError("secure sums are rehearsed in one process: leave out --devices, or leave out --secure")
+    return SecureSums(cast(Confiding, engine), names, method.name, strict=secure == "strict", quorum=quorum)

@@ -72,6 +72,10 @@ class FedExg(FedAvg):
         self.base = base(base.Params(**{**shared, **params.base_options}), task)
         self.moves: list[list[tuple[int, int]]] = []  # of this round: for each exchange, whose model went to whom
 
+    @classmethod
+    def needs_each(cls, params: Settings) -> str:
+        return "its models change places, so each is passed on as it is"
+
     def round(self, r: Round) -> Script:
         self.moves = []
         if self.server:

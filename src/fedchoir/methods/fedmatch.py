@@ -38,6 +38,10 @@ class FedMatch(PublicMethod):
     Params = FedMatchParams
     params: FedMatchParams
 
+    @classmethod
+    def needs_each(cls, params: Settings) -> str:
+        return "it compares clients' answers with each other"
+
     def combine(self) -> Combiner:
         return gather()
 

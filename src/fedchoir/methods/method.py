@@ -75,6 +75,11 @@ class Method:
                 options |= vars(base).get("profiles", {}).get(key, {})
         return options
 
+    @classmethod
+    def needs_each(cls, params: Settings) -> str:
+        """Why the server must see single answers, in words; empty where means are all it needs (secure sums)."""
+        return ""
+
     # -- what a method may define ----------------------------------------------------------------------------------
 
     def opening(self) -> Script:

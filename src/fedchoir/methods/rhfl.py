@@ -42,6 +42,10 @@ class RHFL(PublicMethod):
     Params = RHFLParams
     params: RHFLParams
 
+    @classmethod
+    def needs_each(cls, params: Settings) -> str:
+        return "it weighs each client's answers by its loss"
+
     def round(self, r: Round) -> Script:
         losses = yield Exchange(self.admit, combine=gather)
         self.server["confidence"] = self.confidence({k: said.scalars["loss"] for k, said in losses.items()})

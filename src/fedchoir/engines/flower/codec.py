@@ -138,9 +138,16 @@ def function_of(method: Method, name: Any) -> Callable[..., Any]:
 # -- replies -----------------------------------------------------------------------------------------------------------
 
 
-def pack_reply(parts: Sequence[Payload], news: Mapping[int, News], seconds: Mapping[str, float]) -> Letter:
+def pack_reply(
+    parts: Sequence[Payload],
+    news: Mapping[int, News],
+    seconds: Mapping[str, float],
+    keys: Mapping[str, Any] | None = None,
+) -> Letter:
     letter = Letter({"news": {str(index): asdict(told) for index, told in news.items()}, "seconds": dict(seconds)})
     letter.header["parts"] = [letter.add(part) for part in parts]  # counted one by one: no sharing
+    if keys:
+        letter.header["keys"] = dict(keys)
     return letter
 
 

@@ -8,8 +8,10 @@ of the exchange; when it comes back, it first does the steps that it missed in t
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
@@ -26,6 +28,8 @@ from fedchoir.models import build
 from fedchoir.privacy.dp import without_batchnorm
 from fedchoir.rng import seeded
 
+KEYS = 60.0  # seconds for an answer about keys: it takes no work, so who is silent for so long is not there
+
 
 class Post(Protocol):
     """Carries letters to sites and brings their answers."""
@@ -33,8 +37,8 @@ class Post(Protocol):
     def arrivals(self, cards: tuple[ClientCard, ...]) -> tuple[ClientCard, ...]:
         """The cards of all sites, with those of sites that have just come."""
 
-    def deliver(self, letters: Mapping[int, Letter]) -> Iterator[tuple[int, Letter | str]]:
-        """One answer for each letter, as they come: a letter, or why there is none."""
+    def deliver(self, letters: Mapping[int, Letter], within: float = math.inf) -> Iterator[tuple[int, Letter | str]]:
+        """One answer for each letter, as they come: a letter, or why there is none (in so many seconds)."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +72,33 @@ class FlowerEngine:
 
     # -- asking ----------------------------------------------------------------------------------------------------
 
-    def ask(self, clients: Sequence[int], actions: Sequence[Action], round_index: int) -> Iterator[Reply]:
-        """One message to each client: what waits for it, then these actions."""
-        work = [Work(round_index, action) for action in actions]
-        return self._send({k: [*self._due(k, round_index), *work] for k in clients})
+    def ask(
+        self,
+        clients: Sequence[int],
+        actions: Sequence[Action],
+        round_index: int,
+        veils: Mapping[int, Mapping[str, Any]] | None = None,
+    ) -> Iterator[Reply]:
+        """One message to each client: what waits for it, then these actions. Where answers are hidden in a sum, those
+        without a veil are not asked: they have missed it."""
+        new = [Work(round_index, action) for action in actions]
+        work = {k: [*self._due(k, round_index), *new] for k in clients}
+        if veils is not None:
+            for k in clients:
+                if k not in veils:
+                    self._missed(k, work.pop(k))
+        return self._send(work, veils or {})
+
+    def confer(self, requests: Mapping[int, Mapping[str, Any]]) -> Iterator[Reply]:
+        """Words about keys. No client's state changes by them."""
+        self._look_around()
+        letters = {k: Letter({"run": self._run, "client": k, "confer": told}) for k, told in requests.items()}
+        for k, answer in self._post.deliver(letters, within=KEYS):
+            if isinstance(answer, str):
+                yield Reply(k, error=answer)
+            else:
+                keys = answer.header.get("keys")
+                yield Reply(k, keys=keys if isinstance(keys, dict) else {})
 
     def defer(self, clients: Sequence[int], actions: Sequence[Action], round_index: int) -> None:
         for k in clients:
@@ -92,15 +119,23 @@ class FlowerEngine:
         rows = {reply.client: list(reply.news[0].row or []) for reply in self.flush(0) if 0 in reply.news}
         return [rows.get(k, []) for k in range(len(self.method.task.clients))]
 
-    def _send(self, work: Mapping[int, list[Work]]) -> Iterator[Reply]:
+    def _look_around(self) -> None:
+        """Take note of sites that have just come."""
         task = self.method.task
         cards = self._post.arrivals(task.clients)
         if cards != task.clients:
             self.method.task = replace(task, clients=cards)
+
+    def _send(
+        self, work: Mapping[int, list[Work]], veils: Mapping[int, Mapping[str, Any]] = MappingProxyType({})
+    ) -> Iterator[Reply]:
+        self._look_around()
         self._serial += 1
         serial = self._serial
         packed: dict[int, bytes] = {}  # what all hear is packed once
         letters = {k: self._letter(k, items, serial, packed) for k, items in work.items()}
+        for k, veil in veils.items():
+            letters[k].header["veil"] = veil
         for k, answer in self._post.deliver(letters):
             reply = self._reply(k, answer)
             if reply.error:
@@ -144,7 +179,8 @@ class FlowerEngine:
         for phase, value in seconds.items():
             if phase in self.seconds:
                 self.seconds[phase] += value
-        return Reply(client, parts, news=news)
+        keys = answer.header.get("keys")
+        return Reply(client, parts, news=news, keys=keys if isinstance(keys, dict) else {})
 
     def _missed(self, client: int, work: Sequence[Work]) -> None:
         """Keep what a client must still do before it can take part again: its steps, but not what nobody hears."""

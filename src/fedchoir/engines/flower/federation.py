@@ -12,6 +12,7 @@ from fedchoir import methods
 from fedchoir.engines.flower.keys import NAME
 from fedchoir.errors import UsageError
 from fedchoir.experiment import Experiment, Plan, one_line
+from fedchoir.privacy.fit import Secure, check_secure
 
 OWN = "own"  # the column of results: each site is tested on its own data
 
@@ -45,6 +46,9 @@ class FederationFile(BaseModel):
     seed: int = Field(0, ge=0, description="every draw is derived from it")
     profile: Literal["fixed", "paper", "official"] = Field("fixed", description="how ambiguities are settled")
     quorum: float = Field(0.5, gt=0, le=1, description="share of the sites that an exchange needs")
+    secure: Secure = Field(
+        False, description="true: the server sees only means of answers; strict: even if it lies about who answered"
+    )
     classes: tuple[str, ...] | None = Field(None, description="class names; default: those that all sites have")
     out: Path = Field(Path("run"), description="folder of the run")
     settings: dict[str, Any] = Field(default_factory=dict, description="options of the method")
@@ -79,9 +83,11 @@ class FederationFile(BaseModel):
             raise UsageError(one_line(error, method.Params, f" of {self.method}")) from None
         if method.needs_public and self.public is None:
             raise UsageError(f"public is missing: {self.method} needs a public set that every site has")
+        if self.secure:
+            check_secure(method, params, len(self.sites))
         experiment = Experiment(
             method=self.method, scenario="federation", public=self.public, rounds=self.rounds, seed=self.seed,
-            profile=self.profile, quorum=self.quorum, out=self.out, settings=self.settings,
+            profile=self.profile, quorum=self.quorum, secure=self.secure, out=self.out, settings=self.settings,
         )  # fmt: skip
         models = tuple(site.model or "?" for site in self.sites)
         public = self.public if method.needs_public else None

@@ -173,6 +173,10 @@ class Link:
                 self._client().UnregisterNode(UnregisterNodeRequest(node_id=node))
                 del self.nodes[node]
 
+    def known(self) -> list[int]:
+        """The nodes that the SuperLink knows, connected or not."""
+        return [node.node_id for node in self._client().ListNodes(ListNodesRequest()).nodes_info]
+
     def open(self) -> HttpGrid:
         """Start a run and take its server's part."""
         app = self._work / "app"

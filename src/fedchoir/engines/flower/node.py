@@ -41,6 +41,8 @@ from fedchoir.engines.flower.seal import check_seal
 from fedchoir.engines.flower.site import Worker
 from fedchoir.engines.flower.wire import CARD, deadline_of, from_records, seal_of, to_records
 from fedchoir.errors import UsageError
+from fedchoir.privacy.fit import Secure
+from fedchoir.privacy.identity import Identity, Peers, Trusting
 
 POLL = 0.1  # seconds between two looks for a message
 REFUSED = 120.0  # seconds: a server that has just started may not know our key yet, and one that we left without a word
@@ -59,10 +61,20 @@ class NodeOptions:
     insecure: bool = False
     limit: int = MAX_BLOB
     device: str = "auto"
+    secure: Secure = False
+    peers: Path | None = None
+
+    @property
+    def identity(self) -> Identity:
+        return Peers(self.key, self.peers) if self.key is not None and self.peers is not None else Trusting()
 
     def check(self) -> None:
         if ":" not in self.server:
             raise UsageError(f"--server {self.server!r} is not possible: it should be HOST:PORT")
+        if self.peers is not None and (self.key is None or not self.peers.is_dir()):
+            raise UsageError(
+                f"--peers {self.peers}: it should be a folder with the other sites' .pub files, with --key"
+            )
         if self.insecure:
             return
         for option, path in (("--ca", self.ca), ("--key", self.key)):
@@ -86,6 +98,7 @@ class Node:
         self._since = time.monotonic()  # when we were last connected, or began to try
 
     def run(self) -> None:
+        os.umask(0o077)  # what lies in the work folder, images and models among it, is for this site alone
         self.site.work.mkdir(parents=True, exist_ok=True)
         signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         try:
@@ -202,7 +215,7 @@ def answer(message: Message, run: int, node: int, site: OwnSite, options: NodeOp
     site = replace(site, device=pick_device(options.device))  # here and not before the fork: CUDA does not survive it
     if message.metadata.message_type == CARD:
         return site.card(Letter.read(text, blobs, options.limit))
-    return Worker(site, site.work / "state", options.limit).act(text, blobs)
+    return Worker(site, site.work / "state", options.limit, options.identity, options.secure).act(text, blobs)
 
 
 class Child:

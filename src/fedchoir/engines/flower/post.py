@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -47,6 +48,7 @@ class GridPost:
     refused: dict[int, str] = field(default_factory=dict)
     _asked_at: dict[int, float] = field(default_factory=dict)
     admit: Callable[[Mapping[str, Any]], None] = any_card
+    before: Callable[[], None] = lambda: None  # called before letters go out
 
     # -- who is there ----------------------------------------------------------------------------------------------
 
@@ -89,7 +91,8 @@ class GridPost:
 
     # -- letters ---------------------------------------------------------------------------------------------------
 
-    def deliver(self, letters: Mapping[int, Letter]) -> Iterator[tuple[int, Letter | str]]:
+    def deliver(self, letters: Mapping[int, Letter], within: float = math.inf) -> Iterator[tuple[int, Letter | str]]:
+        self.before()
         online = set(self.grid.get_node_ids())
         nodes = {k: self.where.get(self.names[k]) for k in letters}
         there = {k: node for k, node in nodes.items() if node in online and node is not None}
@@ -99,7 +102,7 @@ class GridPost:
                 yield k, "not connected"
         clients = {node: k for k, node in there.items()}
         sent = {there[k]: letters[k] for k in there}
-        for node, answer in self._exchange(sent, ACT, self.deadline):
+        for node, answer in self._exchange(sent, ACT, min(self.deadline, within)):
             yield clients[node], answer
 
     def _exchange(

@@ -7,6 +7,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from cryptography import x509
@@ -14,7 +15,7 @@ from cryptography import x509
 from fedchoir import methods
 from fedchoir.engines.flower.codec import MessageError
 from fedchoir.engines.flower.engine import FlowerEngine
-from fedchoir.engines.flower.federation import OWN, FederationFile
+from fedchoir.engines.flower.federation import OWN, FederationFile, read_federation
 from fedchoir.engines.flower.link import Link
 from fedchoir.engines.flower.post import GridPost, card_of
 from fedchoir.engines.flower.seal import Sealer
@@ -23,6 +24,7 @@ from fedchoir.experiment import Plan
 from fedchoir.federation.checkpoint import write_json
 from fedchoir.federation.result import Result
 from fedchoir.federation.task import ClientCard, Task
+from fedchoir.privacy.secure_sum import majority
 from fedchoir.runner import Observer, conduct, prepare_folder
 
 Tell = Callable[[str], None]
@@ -36,8 +38,10 @@ def serve(
     tell: Tell = print,
     observers: Sequence[Observer] = (),
     check_only: bool = False,
+    file: Path | None = None,
 ) -> Result | None:
-    """Run a federation to its end, or the rest of it. ``check_only`` ends before the first round."""
+    """Run a federation to its end, or the rest of it. ``check_only`` ends before the first round. Sites that ``file``
+    comes to call revoked while it runs are locked out before the next message."""
     plan = federation.plan()
     if not check_only:
         prepare_folder(plan, resume)
@@ -51,9 +55,15 @@ def serve(
             link.open(), link, tuple(site.name for site in federation.sites), question(plan),
             deadline=federation.deadline, limit=federation.limit, sealer=sealer,
         )  # fmt: skip
+        if file is not None and not federation.insecure:
+            post.before = Revocations(file, link, tell).look
         task = agree(federation, plan, post, tell, all_of_them=check_only)
         if check_only:
             return None
+        if federation.secure:
+            kind = "strict secure" if federation.secure == "strict" else "secure"
+            count = len(task.clients)
+            tell(f"answers are hidden in {kind} sums, which take {majority(count)} of {count} sites")
         method = methods.get(plan.experiment.method)(plan.params, task)
         public = public_facts(plan, post)
         engine = FlowerEngine(method, post, run=run_name(plan, resume), public=public)
@@ -61,6 +71,29 @@ def serve(
         return conduct(
             plan, method, engine, (OWN,), notes=notes, device="sites", resume=resume, watchers=list(observers)
         )
+
+
+class Revocations:
+    """Reads the federation's file again when it has changed, and revokes the keys of sites that it calls revoked."""
+
+    def __init__(self, file: Path, link: Link, tell: Tell) -> None:
+        self._file, self._link, self._tell = file, link, tell
+        self._seen = file.stat().st_mtime_ns
+
+    def look(self) -> None:
+        try:
+            changed = self._file.stat().st_mtime_ns
+            if changed == self._seen:
+                return
+            self._seen = changed
+            revoked = [site.name for site in read_federation(self._file).sites if site.revoked]
+        except (OSError, UsageError) as error:
+            self._tell(f"{self._file} was changed and cannot be read, so nobody is revoked: {error}")
+            return
+        for name in revoked:
+            if name in self._link.nodes.values():
+                self._link.revoke(name)
+                self._tell(f"{name} is revoked: its key is not accepted any more")
 
 
 def question(plan: Plan) -> dict[str, Any]:
@@ -118,7 +151,8 @@ def wait_for_sites(federation: FederationFile, post: GridPost, tell: Tell, all_o
             tell(f"refused: {why}")
         if len(there) == len(post.names) - sum(site.revoked for site in federation.sites):
             return there
-        if time.monotonic() > end:
+        everyone_spoke = len(there) + len(post.refused) >= len(post.names)
+        if time.monotonic() > end or (all_of_them and everyone_spoke):
             break
         time.sleep(ROLL)
     lacking = [site for site in federation.sites if site.name not in there]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from fedchoir import methods
@@ -37,6 +38,9 @@ from fedchoir.federation.phases import Exchange
 from fedchoir.federation.public import PublicView
 from fedchoir.federation.settings import Settings
 from fedchoir.methods.method import Method
+from fedchoir.privacy.desk import Desk, FolderStore
+from fedchoir.privacy.fit import Secure
+from fedchoir.privacy.identity import Identity, Trusting
 
 
 @dataclass(frozen=True)
@@ -73,12 +77,17 @@ class Worker:
     site: Site
     folder: Path
     limit: int = MAX_BLOB
+    identity: Identity = field(default_factory=Trusting)
+    secure: Secure = False  # whether this site answers only in secure sums, or only in strict ones
     seconds: dict[str, float] = field(default_factory=dict)
 
     def act(self, text: str, blobs: list[bytes]) -> Letter:
         """Do what a message says and answer it. State is kept only if all of it could be done."""
         letter = Letter.read(text, blobs, self.limit)
         header = letter.header
+        if "confer" in header:
+            return Letter({"keys": self._desk(header).confer(header["confer"])})
+        self._check_veil(header)
         self.seconds = {"public": 0.0, "local": 0.0, "evaluate": 0.0}
         method, data = self._prepare(header)
         client = self._wake(method, data, header)
@@ -95,11 +104,28 @@ class Worker:
             if row is not None or last or int(header["work"][number + 1]["round"]) != client.round:
                 before = news.get(client.round, News())
                 news[client.round] = News({**before.report, **client.report()}, row or before.row)
-        reply = pack_reply(parts, news, self.seconds)
+        keys: dict[str, Any] = {}
+        if "veil" in header:
+            parts, keys = self._desk(header).hide(parts, header["veil"])
+        reply = pack_reply(parts, news, self.seconds, keys)
         if reply.size > self.limit:
             raise MessageError(f"the answer has {reply.size} bytes, and {self.limit} are allowed")
         self._sleep(client, header)
         return reply
+
+    def _desk(self, header: Mapping[str, Any]) -> Desk:
+        """Where this site's keys for secure sums lie."""
+        store = FolderStore(self._home(header) / "sums")
+        return Desk(int(header["client"]), store, self.identity, str(header["run"]))
+
+    def _check_veil(self, header: Mapping[str, Any]) -> None:
+        """Whether this site may say what it is asked for: not every site says it without a veil."""
+        if not self.secure or not any(item.get("kind") == "exchange" for item in header["work"]):
+            return
+        veil = header.get("veil")
+        if veil is None or (self.secure == "strict" and veil.get("strict") is not True):
+            kind = "strict secure" if self.secure == "strict" else "secure"
+            raise MessageError(f"{self.site.name} answers only in {kind} sums, and the server asks without one")
 
     def _prepare(self, header: Mapping[str, Any]) -> tuple[Method, SiteData]:
         plan = header["plan"]
@@ -181,25 +207,31 @@ class Worker:
     def _sleep(self, client: Client, header: Mapping[str, Any]) -> None:
         """Write the state after this message, whole or not at all; forget those that nobody can ask for any more."""
         path = self._path(header, int(header["serial"]))
-        path.parent.mkdir(parents=True, exist_ok=True)
         flat: dict[str, Tensor] = client.state()
         told = json.dumps({"round": client.round, "phase": client.phase}).encode()
         part = path.with_suffix(".part")
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             save_tensors(part, {**flat, "about": torch.tensor(list(told), dtype=torch.uint8)})
             with part.open("rb") as file:
                 os.fsync(file.fileno())
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
-        part.replace(path)
+            part.replace(path)
+        except (OSError, SafetensorError) as error:
+            part.unlink(missing_ok=True)  # half a state only takes space that the next one needs
+            raise MessageError(
+                f"{self.site.name} could not write its state to {path.parent}: {error}; it stays as it was before this "
+                "message"
+            ) from None
         wanted = {path, *(self._path(header, int(n)) for n in (*header["keep"], header["base"]))}
         for old in path.parent.glob("state-*.safetensors"):
             if old not in wanted:
                 old.unlink(missing_ok=True)
 
     def _path(self, header: Mapping[str, Any], serial: int) -> Path:
+        return self._home(header) / f"state-{serial:08d}.safetensors"
+
+    def _home(self, header: Mapping[str, Any]) -> Path:
         run = str(header["run"])
         if not re.fullmatch(r"[0-9a-f]{8,64}", run):
             raise MessageError(f"{run!r} is not the name of a run")
-        return self.folder / run / f"state-{serial:08d}.safetensors"
+        return self.folder / run
