@@ -22,6 +22,7 @@ from fedchoir.federation.client import Client
 from fedchoir.federation.public import PublicView
 from fedchoir.federation.remember import State
 from fedchoir.federation.resting import Read, Resting, file_name
+from fedchoir.federation.state import beside_the_model
 from fedchoir.federation.training import Trainer
 from fedchoir.methods.method import Method
 from fedchoir.models import VisionModel
@@ -165,7 +166,7 @@ class Roster(Sequence[Client]):
         del self._sizes[k]
         client.trainer.forget(client)
         if k in self._kept:
-            if state := self._worth_keeping(client.state()):
+            if state := self._keep(client):
                 self._rounds[k] = client.round
                 self._resting.put(k, {name: t.detach().to("cpu", copy=True) for name, t in state.items()})
             else:
@@ -177,12 +178,18 @@ class Roster(Sequence[Client]):
         if len(idle) < SPARE and not self._method.params.dp_noise:
             idle.append(modules)
 
-    def _worth_keeping(self, state: State) -> State:
-        """Without the model, where the client will begin with the global one."""
+    @property
+    def _model_comes(self) -> bool:
+        """Whether clients will begin with the global model, so that their own need not be kept."""
         known = self.global_elsewhere or self._method.global_weights() is not None
-        if self._method.begins_with_global and known:
-            return {name: t for name, t in state.items() if not name.startswith("model/")}
-        return state
+        return self._method.begins_with_global and known
+
+    def _keep(self, client: Client) -> State:
+        return beside_the_model(client) if self._model_comes else client.state()
+
+    def _keep_at_rest(self, k: int) -> State:
+        state = self._resting.peek(k)
+        return {n: t for n, t in state.items() if not n.startswith("model/")} if self._model_comes else state
 
     def _forget(self, k: int) -> None:
         self._kept.discard(k)
@@ -196,7 +203,7 @@ class Roster(Sequence[Client]):
         for k in sorted(self._kept):
             if self._resting.is_saved(k):
                 yield file_name(k), None
-            elif state := self._worth_keeping(self._awake[k].state() if k in self._awake else self._resting.peek(k)):
+            elif state := self._keep(self._awake[k]) if k in self._awake else self._keep_at_rest(k):
                 yield file_name(k), state
             elif k not in self._awake:
                 self._forget(k)

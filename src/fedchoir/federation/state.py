@@ -20,8 +20,12 @@ if TYPE_CHECKING:
 
 def flatten(client: Client) -> State:
     """Everything that must survive between two phases."""
-    flat = {f"model/{n}": t for n, t in client.model.state_dict().items()}
-    flat |= {f"parts/{n}": t for n, t in client.parts.state_dict().items()}
+    return {f"model/{n}": t for n, t in client.model.state_dict().items()} | beside_the_model(client)
+
+
+def beside_the_model(client: Client) -> State:
+    """The same without the model, which is enough where it will be replaced before it is used."""
+    flat = {f"parts/{n}": t for n, t in client.parts.state_dict().items()}
     for name, value in client.memory.items():
         if isinstance(value, Tensor):
             flat[f"memory/{name}"] = value
