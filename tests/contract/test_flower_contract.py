@@ -18,7 +18,7 @@ from fedchoir import Experiment, Result, methods, run, runner
 from fedchoir import experiment as experiments
 from fedchoir.data.public import PublicSet
 from fedchoir.data.scenarios import Scenario
-from fedchoir.engines.flower.codec import Letter, MessageError
+from fedchoir.engines.codec import Letter, MessageError
 from fedchoir.engines.flower.engine import FlowerEngine
 from fedchoir.engines.flower.site import SiteData, Worker
 from fedchoir.federation.settings import Settings

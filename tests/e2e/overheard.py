@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from fedchoir.engines.codec import Letter
 from fedchoir.engines.flower import post
-from fedchoir.engines.flower.codec import Letter
 from fedchoir.federation.client import Client
 from fedchoir.federation.payload import Payload, says
 from fedchoir.federation.phases import PublicBatch

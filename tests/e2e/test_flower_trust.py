@@ -7,7 +7,7 @@ import subprocess
 import pytest
 from tests.e2e.conftest import Federation
 
-from fedchoir.engines.flower.codec import Letter
+from fedchoir.engines.codec import Letter
 from fedchoir.engines.flower.federation import read_federation
 from fedchoir.engines.flower.link import Link
 from fedchoir.engines.flower.post import GridPost

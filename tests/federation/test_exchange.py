@@ -152,3 +152,11 @@ def test_ledger_counts_down_traffic_for_each_client() -> None:
 def test_mean_of_nobody_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one client"):
         mean().result()
+
+
+def test_the_loss_of_a_round_is_the_mean_over_all_that_was_reported() -> None:
+    ledger = Ledger()
+    for value in (4.0, 2.0, 3.0):
+        ledger.came(Reply(0, report={"public_loss": value}), "a")
+    ledger.came(Reply(0, report={"local_loss": 7.0}), "a")
+    assert ledger.losses == {"a": {"public_loss": 3.0, "local_loss": 7.0}}

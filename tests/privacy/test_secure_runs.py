@@ -16,7 +16,7 @@ from tests.contract.test_flower_contract import Courier, on_flower
 from tests.privacy.test_secure_sum import assert_uniform
 
 from fedchoir import Experiment, methods, run
-from fedchoir.engines.flower.codec import Letter
+from fedchoir.engines.codec import Letter
 from fedchoir.engines.flower.federation import read_federation
 from fedchoir.engines.flower.keys import make_site
 from fedchoir.errors import QuorumError, UsageError

@@ -18,7 +18,7 @@ import torch
 
 import fedchoir
 from fedchoir import Experiment, methods, run
-from fedchoir.engines.flower.codec import Letter, MessageError, function_of, unpack_action, unpack_reply
+from fedchoir.engines.codec import Letter, MessageError, function_of, unpack_action, unpack_reply
 from fedchoir.engines.flower.federation import read_federation
 from fedchoir.engines.flower.keys import make_server, make_site, read_public
 from fedchoir.engines.flower.node import NodeOptions

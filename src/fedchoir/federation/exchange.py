@@ -43,6 +43,7 @@ class Ledger:
     messages: int = 0
     left_out: list[dict[str, Any]] = field(default_factory=list)
     losses: dict[str, dict[str, float]] = field(default_factory=dict)
+    reports: dict[str, dict[str, int]] = field(default_factory=dict)  # how many of them a loss is the mean of
 
     def sent(self, actions: Sequence[Action], clients: Sequence[int]) -> None:
         """One message to each client, with all that its actions bring along."""
@@ -60,7 +61,14 @@ class Ledger:
 
     def came(self, reply: Reply, name: str) -> None:
         self.bytes_up += sum(part.nbytes for part in reply.parts)
-        self.losses.setdefault(name, {}).update(reply.report)
+        self.told(name, reply.report)
+
+    def told(self, name: str, report: Mapping[str, float]) -> None:
+        """A client's losses since its last report: the round's are the mean over its reports."""
+        losses, counts = self.losses.setdefault(name, {}), self.reports.setdefault(name, {})
+        for phase, value in report.items():
+            counts[phase] = counts.get(phase, 0) + 1
+            losses[phase] = losses.get(phase, 0.0) + (value - losses.get(phase, 0.0)) / counts[phase]
 
 
 def combine(

@@ -248,7 +248,7 @@ class Federation:
             for draft in self._drafts:
                 news = reply.news.get(draft.index)
                 if news is not None:
-                    draft.ledger.losses.setdefault(name, {}).update(news.report)
+                    draft.ledger.told(name, news.report)
                 if news is not None and news.row is not None:
                     draft.rows[reply.client] = list(news.row)
             yield reply

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from fedchoir.engines.flower.codec import Letter, MessageError, pack_action, pack_task, unpack_action, unpack_reply
+from fedchoir.engines.codec import Letter, MessageError, pack_action, pack_task, unpack_action, unpack_reply
 from fedchoir.errors import UsageError
 from fedchoir.federation.exchange import Reply
 from fedchoir.federation.payload import Payload, state_payload

@@ -34,7 +34,7 @@ from flwr.supercore.interceptors import (
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
-from fedchoir.engines.flower.codec import MAX_BLOB, Letter
+from fedchoir.engines.codec import MAX_BLOB, Letter
 from fedchoir.engines.flower.link import ACQUIRE, die_with_parent, environment, last_words
 from fedchoir.engines.flower.own_site import OwnSite
 from fedchoir.engines.flower.seal import check_seal

@@ -18,7 +18,7 @@ from fedchoir.data.files import Raw, read_folder, read_npz
 from fedchoir.data.images import ImageSet
 from fedchoir.data.public import PublicSet, load_public
 from fedchoir.data.splits import unseen
-from fedchoir.engines.flower.codec import Letter
+from fedchoir.engines.codec import Letter
 from fedchoir.engines.flower.federation import OWN
 from fedchoir.engines.flower.site import SiteData
 from fedchoir.errors import UsageError

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from fedchoir.engines.flower.codec import Letter, MessageError
+from fedchoir.engines.codec import Letter, MessageError
 from fedchoir.engines.flower.seal import Sealer
 from fedchoir.engines.flower.wire import ACT, CARD, letter_from, to_records
 from fedchoir.federation.task import ClientCard

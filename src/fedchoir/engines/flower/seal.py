@@ -17,7 +17,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from fedchoir.engines.flower.codec import MessageError
+from fedchoir.engines.codec import MessageError
 from fedchoir.errors import UsageError
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from cryptography import x509
 
 from fedchoir import methods
-from fedchoir.engines.flower.codec import MessageError
+from fedchoir.engines.codec import MessageError
 from fedchoir.engines.flower.engine import FlowerEngine
 from fedchoir.engines.flower.federation import OWN, FederationFile, read_federation
 from fedchoir.engines.flower.link import Link

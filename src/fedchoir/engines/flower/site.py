@@ -21,7 +21,7 @@ from fedchoir import methods
 from fedchoir.data.images import ImageSet
 from fedchoir.data.public import PublicSet
 from fedchoir.data.scenarios import ClientData
-from fedchoir.engines.flower.codec import (
+from fedchoir.engines.codec import (
     MAX_BLOB,
     Letter,
     MessageError,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from fedchoir.engines.flower.codec import Letter, MessageError
+from fedchoir.engines.codec import Letter, MessageError
 
 ACT = "train.act"
 CARD = "query.card"

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedchoir.data.public import PublicSet
 from fedchoir.data.scenarios import Scenario
-from fedchoir.engines.flower.codec import Letter, pack_action, pack_task, unpack_reply
+from fedchoir.engines.codec import Letter, pack_action, pack_task, unpack_reply
 from fedchoir.engines.local import STATE_BUDGET, Progress
 from fedchoir.engines.parallel.parcel import pack_public, pack_scenario
 from fedchoir.engines.parallel.pipe import readable

@@ -8,7 +8,7 @@ from typing import Any
 from fedchoir.data.images import ImageSet
 from fedchoir.data.public import PublicSet
 from fedchoir.data.scenarios import ClientData, Scenario
-from fedchoir.engines.flower.codec import Letter
+from fedchoir.engines.codec import Letter
 from fedchoir.federation.payload import Payload
 
 Packed = dict[str, Any]

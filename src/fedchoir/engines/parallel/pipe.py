@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from multiprocessing.connection import Connection, wait
 
-from fedchoir.engines.flower.codec import Letter
+from fedchoir.engines.codec import Letter
 
 
 class Pipe:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from fedchoir.engines.flower.codec import Letter
+from fedchoir.engines.codec import Letter
 from fedchoir.engines.parallel.pipe import Pipe
 from fedchoir.errors import UsageError, WorkerError
 

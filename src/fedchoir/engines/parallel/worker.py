@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fedchoir import methods
-from fedchoir.engines.flower.codec import Letter, pack_reply, unpack_action, unpack_task
+from fedchoir.engines.codec import Letter, pack_reply, unpack_action, unpack_task
 from fedchoir.engines.local import LocalEngine
 from fedchoir.engines.parallel.parcel import unpack_public, unpack_scenario
 from fedchoir.engines.parallel.pipe import Pipe
