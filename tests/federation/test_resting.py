@@ -75,5 +75,5 @@ def test_without_a_folder_it_makes_its_own_and_removes_it() -> None:
     folder = rest._folder
     assert folder is not None
     assert files(folder) == ["client-00000"]
-    rest.close()
+    del rest  # as `close` does, for those who forget it
     assert not folder.exists()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -112,6 +113,7 @@ class Resting:
         try:
             if self._folder is None:
                 self._folder = Path(tempfile.mkdtemp(prefix="fedchoir-resting-"))
+                weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
             self._folder.mkdir(parents=True, exist_ok=True)
             save_tensors(self._path(client), state)
         except (OSError, SafetensorError) as error:
