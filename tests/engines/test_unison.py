@@ -42,7 +42,7 @@ def crowd(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def stage(crowd: Path, small: Callable[..., Experiment]) -> Callable[..., Stage]:
     def make(method: str = "fedavg", model: str = "mlp@16", **settings: Any) -> Stage:
-        chosen = {"local_epochs": 2, "local_batch": 8, **settings}
+        chosen = {"local_epochs": 2, "local_batch": 8, "together": "auto", **settings}
         return Stage(small(method, scenario=str(crowd), models=(model,), rounds=4, settings=chosen))
 
     return make
@@ -55,6 +55,12 @@ def sung(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     train = unison.train
     monkeypatch.setattr(unison, "train", lambda clients, *rest: sizes.append(len(clients)) or train(clients, *rest))
     return sizes
+
+
+def test_nobody_trains_in_unison_unasked(crowd: Path, small: Callable[..., Experiment], sung: list[int]) -> None:
+    """The numbers of the local engine are those of real sites, to the last bit, unless one says otherwise."""
+    Stage(small("fedavg", scenario=str(crowd), models=("logistic",), rounds=1)).play(1)
+    assert not sung
 
 
 @pytest.mark.parametrize("options", OPTIMISERS)

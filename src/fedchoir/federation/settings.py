@@ -92,10 +92,10 @@ class Settings(BaseModel):
         description="on the CPU: GB kept for a backward pass; beyond it the widest blocks are computed twice, to the "
         "same numbers (0: no limit)",
     )
-    together: Literal["auto", "never"] = Field(
-        "auto",
-        description="on the CPU: small dense models of one architecture train side by side where that is faster, to "
-        "the same numbers but for rounding",
+    together: Literal["never", "auto"] = Field(
+        "never",
+        description="auto: on the CPU, small dense models of one architecture train side by side where that is faster, "
+        "to the same numbers but for rounding",
     )
 
     # data
