@@ -158,7 +158,8 @@ def test_solo_too(stage: Callable[..., Stage], sung: list[int]) -> None:
 def test_resume_is_exact(crowd: Path, small: Callable[..., Experiment], sung: list[int]) -> None:
     from tests.contract.test_contract import Stop, StopAfter, numbers
 
-    made = [small("fedavg", name, scenario=str(crowd), models=("mlp@16",), rounds=3) for name in ("one", "two")]
+    shared: dict[str, Any] = {"scenario": str(crowd), "models": ("mlp@16",), "settings": {"together": "auto"}}
+    made = [small("fedavg", name, rounds=3, **shared) for name in ("one", "two")]
     run(made[0])
     with pytest.raises(Stop):
         run(made[1], observers=[StopAfter(0)])
