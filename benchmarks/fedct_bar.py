@@ -33,7 +33,6 @@ from fedchoir.analysis.rounds_to_target import rounds_to_target
 from fedchoir.federation.result import load_result, read_events
 from validation import write_validation
 
-RATES = (0.01, 0.03, 0.1)
 CONTRAST = [{"kappa": k, "tau2": 0.5} for k in (1.0, 0.1, 0.5, 2.0, 5.0)] + [
     {"kappa": k, "tau2": 0.05} for k in (0.1, 0.5)
 ]

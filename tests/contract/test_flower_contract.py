@@ -120,6 +120,20 @@ class Gone(Exception):
     """The server's process is gone."""
 
 
+def dying(when: int) -> Callable[[Courier], None]:
+    """A server that is gone before its message number ``when``."""
+
+    def prepare(courier: Courier) -> None:
+        def trouble(client: int, header: dict[str, Any]) -> str:
+            if len(courier.sent) == when:
+                raise Gone
+            return ""
+
+        courier.trouble = trouble
+
+    return prepare
+
+
 @pytest.mark.parametrize(
     ("name", "sync", "when"),
     [
@@ -137,16 +151,8 @@ def test_a_server_that_dies_goes_on_to_the_same_numbers(
     straight, broken = small(name, "straight", settings=settings), small(name, "broken", settings=settings)
     on_flower(straight, tmp_path / "one")
 
-    def dies(courier: Courier) -> None:
-        def trouble(client: int, header: dict[str, Any]) -> str:
-            if len(courier.sent) == when:
-                raise Gone
-            return ""
-
-        courier.trouble = trouble
-
     with pytest.raises(Gone):
-        on_flower(broken, tmp_path / "two", prepare=dies)
+        on_flower(broken, tmp_path / "two", prepare=dying(when))
     on_flower(broken, tmp_path / "two", resume=True)
     assert numbers(straight.out) == numbers(broken.out)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -314,6 +314,6 @@ def secure_sums(method: Method, engine: Engine, secure: Secure, quorum: float) -
     except ModuleNotFoundError:
         raise UsageError("secure sums need the package cryptography: pip install 'fedchoir[privacy]'") from None
     names = [card.name for card in clients]
-    if not hasattr(engine, "confer"):
+    if not isinstance(engine, Confiding):
         raise UsageError("secure sums are rehearsed in one process: leave out --devices, or leave out --secure")
-    return SecureSums(cast(Confiding, engine), names, method.name, strict=secure == "strict", quorum=quorum)
+    return SecureSums(engine, names, method.name, strict=secure == "strict", quorum=quorum)

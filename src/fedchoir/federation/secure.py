@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ Check = Callable[[Reply], str]
 """Why a reply is not what its method declared, or the empty string."""
 
 
+@runtime_checkable
 class Confiding(Protocol):
     """An engine whose clients can hide what they say."""
 

@@ -56,11 +56,6 @@ class SelfSupervised(SharedCorrelations):
         "official": {**SETTING, "foa_scale": "raw"},
     }
 
-    @classmethod
-    def needs_each(cls, params: Settings) -> str:
-        assert isinstance(params, SelfSupervisedParams)
-        return "foa = true keeps each client's correlation matrix; it should be false" if params.foa else ""
-
     def __init__(self, params: Settings, task: Task) -> None:
         super().__init__(params, task)
         p = self.params

@@ -42,6 +42,11 @@ class SharedCorrelations(Method):
     Params = SharedCorrelationsParams
     params: SharedCorrelationsParams
 
+    @classmethod
+    def needs_each(cls, params: Settings) -> str:
+        assert isinstance(params, SharedCorrelationsParams)
+        return "foa = true keeps each client's correlation matrix; it should be false" if params.foa else ""
+
     def __init__(self, params: Settings, task: Task) -> None:
         super().__init__(params, task)
         p = self.params
