@@ -188,7 +188,7 @@ def test_the_installed_command_works_elsewhere(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-        timeout=60,
+        timeout=300,
     )
     assert done.returncode == 0
     assert done.stdout.startswith("fedchoir ")

@@ -41,7 +41,7 @@ def server(root: Path) -> Iterator[LiveServer]:
 
 
 def ask(server: LiveServer, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=5)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=60)
     connection.request(method, path, headers=headers)
     answer = connection.getresponse()
     return answer.status, dict(answer.getheaders()), answer.read()
