@@ -1,21 +1,28 @@
 """Seconds of an FCCL+ round on the papers' Digits, on a GPU: steps run plainly, and captured and replayed.
 
     python benchmarks/gpu_round.py --data-root DATA --precision tf32 [--rounds 3] [--plain]
+    python benchmarks/gpu_round.py --data-root DATA --precision bf16 --compile --devices cuda:0,cuda:0,cuda:0,cuda:0
 
 Private 150/80/5000/1800 images, 5000 public ones, 20 local epochs, four models tested on every test image each round.
-The first round captures the steps and lets cuDNN choose its kernels: read the later ones.
+The first round compiles or captures the steps and lets cuDNN choose its kernels: read the later ones. With several
+devices each client has a process of its own; to let them overlap on one GPU, start NVIDIA's MPS before
+(`nvidia-cuda-mps-control -d`). Seconds of a round are the clock's, those of its phases the slowest process's.
 """
 
 from __future__ import annotations
 
 import argparse
+import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
 
 from fedchoir import Experiment, experiment, methods, runner
+from fedchoir.devices import pick_devices
 from fedchoir.engines.local import LocalEngine
-from fedchoir.federation.loop import Federation
+from fedchoir.engines.start import started_engine
+from fedchoir.federation.loop import Engine, Federation
 from fedchoir.federation.training import EagerTrainer
 
 
@@ -25,6 +32,8 @@ def main() -> None:
     parser.add_argument("--precision", default="tf32", choices=("fp32", "tf32", "bf16"))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--plain", action="store_true", help="no capture")
+    parser.add_argument("--compile", action="store_true", help="fuse the models' layers")
+    parser.add_argument("--devices", help="cuda:0,cuda:0: a process for each")
     parser.add_argument("--autotune", action="store_true", help="let cuDNN try its kernels")
     o = parser.parse_args()
     if not torch.cuda.is_available():
@@ -35,17 +44,31 @@ def main() -> None:
     )
     scenario, public = runner.load(plan), runner.load_public_set(plan)
     method = methods.get("fccl+")(plan.params, runner.make_task(plan, scenario, public))
-    with runner.matmul_precision(plan):
-        engine = LocalEngine(
-            method, scenario, public, device=torch.device("cuda"), precision=o.precision,
-            trainer=EagerTrainer() if o.plain else None,
-        )  # fmt: skip
+    devices = pick_devices(o.devices.split(",") if o.devices else None, "cuda")
+    with runner.matmul_precision(plan), ExitStack() as stack:
+        if o.plain:
+            device = torch.device("cuda")
+            engine: Engine = LocalEngine(
+                method, scenario, public, device=device, precision=o.precision, trainer=EagerTrainer()
+            )
+        else:
+            engine = stack.enter_context(
+                started_engine(
+                    method, scenario, public, devices=devices, precision=o.precision, fused=o.compile,
+                    progress=lambda client, phase: None,
+                )
+            )  # fmt: skip
         rounds = Federation(method, engine, tuple(scenario.tests)).rounds()
-        print(f"{torch.cuda.get_device_name()}, {o.precision}, {'plain' if o.plain else 'captured'}")
+        how = ["plain" if o.plain else "captured", *(["fused"] if o.compile else [])]
+        print(f"{torch.cuda.get_device_name()}, {len(devices)} processes, {o.precision}, {', '.join(how)}")
         for _ in range(o.rounds):
-            for event in next(rounds):
+            start = time.perf_counter()
+            events = next(rounds)
+            took = time.perf_counter() - start
+            for event in events:
                 parts = "  ".join(f"{name} {value:.2f}" for name, value in event["seconds"].items())
-                print(f"round {event['round']}: {parts} s", flush=True)
+                scores = f"intra {event['intra_avg']:.1f} inter {event['inter_avg']:.1f}"
+                print(f"round {event['round']}: {took:.2f} s ({parts})  {scores}", flush=True)
 
 
 if __name__ == "__main__":

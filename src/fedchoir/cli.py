@@ -96,6 +96,9 @@ def run(
         str | None, typer.Option(help="Several, with a process each: a number, or cuda:0,cuda:1 or cpu,cpu.")
     ] = None,
     precision: Annotated[str | None, typer.Option(help="fp32, tf32 or bf16.")] = None,
+    compile_: Annotated[
+        bool, typer.Option("--compile", help="Fuse the models' layers (GPUs; a minute for each model at first).")
+    ] = False,
     state_budget: Annotated[
         str | None,
         typer.Option(help="Memory for clients' states (default: 2GB); beyond it those not at work lie on disk."),
@@ -117,7 +120,7 @@ def run(
     given: dict[str, Any] = {
         "scenario": scenario, "public": public, "models": models, "rounds": rounds, "seed": seed, "profile": profile,
         "data_root": data_root, "device": device, "devices": devices, "precision": precision,
-        "state_budget": state_budget, "out": out, "secure": secure or None,
+        "compile": compile_ or None, "state_budget": state_budget, "out": out, "secure": secure or None,
     }  # fmt: skip
     values: dict[str, Any] = experiments.read(Path(method)) if method.endswith(".toml") else {"method": method}
     values |= {name: value for name, value in given.items() if value is not None}

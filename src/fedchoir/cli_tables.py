@@ -36,6 +36,7 @@ Profile = Annotated[str | None, typer.Option(help="fixed, paper or official: how
 DataRoot = Annotated[Path | None, typer.Option(help="Where data sets lie (else FEDCHOIR_DATA).")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Precision = Annotated[str | None, typer.Option(help="fp32, tf32 or bf16.")]
+Compile = Annotated[bool, typer.Option("--compile", help="Fuse the models' layers (GPUs; a minute for each at first).")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of every run.")]
 Only = Annotated[list[str] | None, typer.Option(metavar="LABEL", help="Only these runs: a label, a method or a*b.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="List the runs and do nothing.")]
@@ -83,6 +84,7 @@ def sweep(
     data_root: DataRoot = None,
     device: Device = None,
     precision: Precision = None,
+    compile_: Compile = False,
     set_: Set = None,
     style: Format = Style.terminal,
     dry_run: DryRun = False,
@@ -91,8 +93,11 @@ def sweep(
     the others; say it again after a crash."""
     from fedchoir.sweep import jobs_of, read_sweep
 
-    given = {"rounds": rounds, "public": public, "models": models, "profile": profile, "precision": precision}
-    overrides = overrides_of(scenario, seeds, {**given, "data_root": data_root, "device": device}, set_)
+    given: dict[str, Any] = {
+        "rounds": rounds, "public": public, "models": models, "profile": profile, "precision": precision,
+    }  # fmt: skip
+    given |= {"compile": compile_ or None, "data_root": data_root, "device": device}
+    overrides = overrides_of(scenario, seeds, given, set_)
     read = read_sweep(file)
     folder = out or Path("runs") / (file.stem + overrides.tag)
     planned = jobs_of(read, folder, overrides, only or ())
@@ -114,6 +119,7 @@ def reproduce(
     data_root: DataRoot = None,
     device: Device = None,
     precision: Precision = None,
+    compile_: Compile = False,
     set_: Set = None,
     style: Format = Style.terminal,
     per_client: PerClient = False,
@@ -126,8 +132,11 @@ def reproduce(
     if table is None or list_:
         list_tables()
         return
-    given = {"rounds": rounds, "public": public, "models": models, "profile": profile, "precision": precision}
-    overrides = overrides_of(scenario, seeds, {**given, "data_root": data_root, "device": device}, set_)
+    given: dict[str, Any] = {
+        "rounds": rounds, "public": public, "models": models, "profile": profile, "precision": precision,
+    }  # fmt: skip
+    given |= {"compile": compile_ or None, "data_root": data_root, "device": device}
+    overrides = overrides_of(scenario, seeds, given, set_)
     read = read_sweep(path_of(table))
     home = find(table)
     folder = out or Path("runs") / (home + overrides.tag)

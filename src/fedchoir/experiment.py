@@ -42,6 +42,9 @@ class Experiment(BaseModel):
         None, description="several, with a process each: how many, or which (cuda:0,cuda:1 or cpu,cpu); default: one"
     )
     precision: Literal["fp32", "tf32", "bf16"] = Field("fp32", description="arithmetic of the models")
+    compile: bool = Field(
+        False, description="fuse the models' layers with torch.compile: for long runs on GPUs; a minute a model first"
+    )
     state_budget: str = Field(
         "2GB",
         description="memory for the states of clients, such as 500MB; beyond it those not at work lie on disk. The "

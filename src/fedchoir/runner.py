@@ -58,7 +58,7 @@ def run(experiment: Experiment, *, resume: bool = False, observers: Iterable[Obs
         matmul_precision(plan),
         started_engine(
             method, scenario, public, devices=devices, precision=experiment.precision,
-            progress=lambda client, phase: tell(watchers, client, phase),
+            fused=experiment.compile, progress=lambda client, phase: tell(watchers, client, phase),
             budget=parse_size(experiment.state_budget), folder=plan.out / "resting",
         ) as engine,
     ):  # fmt: skip
@@ -173,6 +173,7 @@ def plan_facts(plan: Plan) -> dict[str, Any]:
         "seed": told.seed,
         "settings": plan.params.model_dump(mode="json"),
         "precision": told.precision,
+        "compile": told.compile,
     }
 
 

@@ -69,6 +69,44 @@ def client(small: Callable[..., Experiment]) -> Client:
     return made
 
 
+def test_an_answer_is_the_plain_one_and_sees_todays_weights(client: Client) -> None:
+    """A pass is captured once for each shape and each setting of the layers."""
+    recorded = []
+
+    def record(run: Any) -> Any:
+        recorded.append(run)
+        return run
+
+    client.trainer = ReplayTrainer(record=record)
+    images = [torch.randn(size, 3, 16, 16) for size in (8, 8, 5)]
+    for batch in images:
+        with client.speaking():
+            expected = client.both(batch)
+            found = client.trainer.answer(client, batch)
+        assert all(map(torch.equal, found, expected))
+        with torch.no_grad():
+            next(client.model.parameters()).mul_(0.9)
+    assert len(recorded) == 2
+    client.model.eval()
+    with torch.no_grad():
+        assert all(map(torch.equal, client.trainer.answer(client, images[0]), client.both(images[0])))
+    assert len(recorded) == 3
+    client.trainer.forget(client)
+    assert not client.trainer._passes
+
+
+def test_recording_leaves_the_draws_of_dropout_alone(client: Client) -> None:
+    client.trainer = ReplayTrainer(record=record_plainly)
+    client.model.head = torch.nn.Sequential(torch.nn.Dropout(0.5), client.model.head)
+    batch = torch.randn(8, 3, 16, 16)
+    results = []
+    for _ in range(2):  # the first time it is recorded
+        torch.manual_seed(3)
+        with client.speaking():
+            results.append(client.trainer.answer(client, batch)[1])
+    assert torch.equal(*results)
+
+
 def test_a_step_is_recorded_once_for_each_shape(client: Client) -> None:
     probe = Probe()
     client.fit(probe.loss)

@@ -1,4 +1,4 @@
-"""The fast path on a GPU: each kind of training step is captured once as a CUDA graph and then replayed.
+"""The fast path on a GPU: each kind of training step, and of pass, is captured once as a CUDA graph and then replayed.
 
 A replay costs one launch instead of a thousand, and the host reads nothing back. What a captured step may depend on is
 what a client's function may depend on between real sites too: the batch, the client's own tensors, and the settings.
@@ -9,6 +9,7 @@ captured anew or run plainly; the numbers are the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 import torch
@@ -59,12 +60,28 @@ class _Step:
 
 
 @dataclass
+class _Pass:
+    """A captured pass over images without learning; its output is overwritten by the next one."""
+
+    images: Tensor
+    output: tuple[Tensor, Tensor]
+    replay: Run
+
+    def __call__(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        self.images.copy_(images, non_blocking=True)
+        self.replay()
+        h, z = self.output
+        return h.clone(), z.clone()
+
+
+@dataclass
 class ReplayTrainer:
     """A `Trainer` that captures steps. Optimisers are kept and set back to their start instead of being rebuilt."""
 
     record: Recorder = record_cuda
     plain: EagerTrainer = field(default_factory=EagerTrainer)
     _steps: dict[Key, _Step] = field(default_factory=dict)
+    _passes: dict[Key, _Pass] = field(default_factory=dict)
     _optimizers: dict[Key, Optimizer] = field(default_factory=dict)
     _impossible: set[Key] = field(default_factory=set)
 
@@ -98,7 +115,19 @@ class ReplayTrainer:
             count += 1
         return total / max(count, 1)
 
+    def answer(self, client: Client, images: Tensor) -> tuple[Tensor, Tensor]:
+        """A pass that was captured sees the weights of today, which stay in their place while clients are awake."""
+        kind = (client.index, client.model, modes_of(client), tuple(images.shape), images.dtype)
+        if kind not in self._passes and kind not in self._impossible:
+            try:
+                self._passes[kind] = self._capture_pass(client, images)
+            except RuntimeError:
+                self._impossible.add(kind)
+        known = self._passes.get(kind)
+        return known(images) if known else client.both(images)
+
     def forget(self, client: Client) -> None:
+        self._passes = {key: known for key, known in self._passes.items() if key[0] != client.index}
         self._steps = {key: step for key, step in self._steps.items() if key[0] != client.index}
         self._optimizers = {key: o for key, o in self._optimizers.items() if key[0] != client.index}
         self._impossible = {key for key in self._impossible if key[0] != client.index}
@@ -122,6 +151,17 @@ class ReplayTrainer:
         self._steps[kind] = step
         return step
 
+    def _capture_pass(self, client: Client, images: Tensor) -> _Pass:
+        static = images.clone(memory_format=torch.preserve_format)
+        with same_draws_after(client):
+            h, z = (torch.empty_like(t) for t in client.both(static))  # warms up, too
+
+        def run() -> None:
+            for mine, new in zip((h, z), client.both(static), strict=True):
+                mine.copy_(new)
+
+        return _Pass(static, (h, z), self.record(run))
+
     def _capture(self, client: Client, optimizer: Optimizer, loss: Loss, batch: Batch) -> _Step:
         static = Batch(batch.images.clone(), batch.labels.clone(), {k: t.clone() for k, t in batch.targets.items()})
         value = torch.zeros((), device=client.device)
@@ -134,8 +174,9 @@ class ReplayTrainer:
             value.copy_(result.detach())
 
         before = keep(client, optimizer)
-        for _ in range(WARM_UPS):
-            run()
+        with same_draws_after(client):
+            for _ in range(WARM_UPS):
+                run()
         give_back(client, optimizer, before)
         return _Step(static, value, self.record(run))
 
@@ -152,8 +193,19 @@ def key_of(client: Client, optimizer: Optimizer, loss: Loss, batch: Batch) -> Ke
     return (client.index, id(optimizer), function, id(owner), tuple(sorted(batch.targets)), shapes)
 
 
+def modes_of(client: Client) -> Key:
+    """How the model's layers are set: what a captured pass has fixed."""
+    return tuple((m.training, getattr(m, "track_running_stats", None)) for m in client.model.modules())
+
+
 def tensors_of(batch: Batch) -> list[Tensor]:
     return [batch.images, batch.labels, *(batch.targets[name] for name in sorted(batch.targets))]
+
+
+def same_draws_after(client: Client) -> AbstractContextManager[None]:
+    """Dropout and the like draw the same after this block as if it had not been: a resumed run captures its steps in
+    another round than the one that it continues."""
+    return torch.random.fork_rng(devices=[client.device] if client.device.type == "cuda" else [])
 
 
 def keep(client: Client, optimizer: Optimizer) -> list[tuple[Tensor, Tensor]]:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from fedchoir.data.scenarios import ClientData
+from fedchoir.engines.fused import fuse
 from fedchoir.engines.newcomer import Modules, new_client, new_modules, thrifty
 from fedchoir.federation.client import Client
 from fedchoir.federation.public import PublicView
@@ -44,6 +45,7 @@ class Roster(Sequence[Client]):
         *,
         device: torch.device,
         precision: str,
+        fused: bool = False,
         budget: float,
         folder: Path | None = None,
         here: Sequence[int] | None = None,
@@ -52,7 +54,7 @@ class Roster(Sequence[Client]):
         self.here = tuple(range(len(data)) if here is None else here)
         self.global_elsewhere = False  # whether the server, in another process, has a global model
         self._method, self._data, self._view, self._trainer = method, data, view, trainer
-        self._device, self._precision = device, precision
+        self._device, self._precision, self._fused = device, precision, fused
         self._budget = budget
         self._resting = Resting(budget, folder)
         self._awake: OrderedDict[int, Client] = OrderedDict()  # who was looked at last is last
@@ -115,6 +117,8 @@ class Roster(Sequence[Client]):
         )
         if not self._method.params.dp_noise:  # private steps are run in a way of their own
             client.trainer = self._trainer
+        if self._fused:
+            fuse(client)
         if rested:
             client.round = self._rounds.pop(k, 0)
             client.load(self._resting.get(k))

@@ -10,6 +10,7 @@ import torch
 
 from fedchoir.data.public import PublicSet
 from fedchoir.data.scenarios import Scenario
+from fedchoir.engines.fused import check_fusing
 from fedchoir.engines.local import STATE_BUDGET, LocalEngine, Progress
 from fedchoir.engines.parallel.engine import ParallelEngine
 from fedchoir.federation.loop import Engine
@@ -24,6 +25,7 @@ def started_engine(
     *,
     devices: Sequence[torch.device],
     precision: str,
+    fused: bool = False,
     progress: Progress,
     budget: float = STATE_BUDGET,
     folder: Path | None = None,
@@ -33,18 +35,28 @@ def started_engine(
 
     A GPU that is named (``cuda:1``) is made torch's current one: that is where steps are captured.
     """
+    if fused:
+        check_fusing(devices, method.params)
     if len(devices) == 1:
         (device,) = devices
         named = device.type == "cuda" and device.index is not None
         with torch.cuda.device(device) if named else nullcontext():
             local = LocalEngine(
-                method, scenario, public, device=device, precision=precision, progress=progress, budget=budget,
-                folder=folder,
+                method, scenario, public, device=device, precision=precision, fused=fused, progress=progress,
+                budget=budget, folder=folder,
             )  # fmt: skip
             with closing(local):
                 yield local
         return
     with ParallelEngine(
-        method, scenario, public, devices=devices, precision=precision, progress=progress, budget=budget, folder=folder
+        method,
+        scenario,
+        public,
+        devices=devices,
+        precision=precision,
+        fused=fused,
+        progress=progress,
+        budget=budget,
+        folder=folder,
     ) as engine:
         yield engine

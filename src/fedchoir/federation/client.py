@@ -67,6 +67,7 @@ class Client:
         self._losses: dict[str, list[Tensor]] = {}
         self._notes: dict[str, Tensor] = {}
         self.trainer: Trainer = trainer or EagerTrainer()
+        self.fused: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None  # a faster way to the same as `model.both`
 
     @property
     def round(self) -> int:
@@ -83,7 +84,7 @@ class Client:
     def both(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Features B×d and logits B×C of one pass, in float32 whatever the precision of the pass."""
         with self._autocast():
-            h, z = self.model.both(images)
+            h, z = (self.fused or self.model.both)(images)
         return h.float(), z.float()
 
     def stages(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -119,7 +120,7 @@ class Client:
     def say(self, batch: PublicBatch) -> tuple[Tensor, Tensor]:
         """Features and logits on a public batch."""
         with self.speaking():
-            return self.both(self.look(batch))
+            return self.trainer.answer(self, self.look(batch))
 
     @contextmanager
     def speaking(self) -> Iterator[None]:

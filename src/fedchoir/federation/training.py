@@ -43,6 +43,9 @@ class Trainer(Protocol):
     def train(self, client: Client, optimizer: Optimizer, loss: Loss, batches: Iterable[Batch]) -> Tensor:
         """One optimiser step for each batch; the mean loss, still on the device."""
 
+    def answer(self, client: Client, images: Tensor) -> tuple[Tensor, Tensor]:
+        """What the client's model says about some images, features and logits, without learning from them."""
+
     def forget(self, client: Client) -> None:
         """The client goes to rest: let go of everything that holds on to its tensors."""
 
@@ -67,6 +70,9 @@ class EagerTrainer:
             count += 1
         optimizer.zero_grad(set_to_none=True)  # nobody needs the last gradients: they would double what a client takes
         return total / max(count, 1)
+
+    def answer(self, client: Client, images: Tensor) -> tuple[Tensor, Tensor]:
+        return client.both(images)
 
     def forget(self, client: Client) -> None:
         pass

@@ -41,6 +41,7 @@ class ParallelEngine:
         *,
         devices: Sequence[torch.device],
         precision: str = "fp32",
+        fused: bool = False,
         progress: Progress = lambda client, phase: None,
         budget: float = STATE_BUDGET,
         folder: Path | None = None,
@@ -63,6 +64,7 @@ class ParallelEngine:
             for process in self.processes:  # one after the other: no more than one copy of the data is under way
                 letter = self._beginning(process, scenario, public, precision)
                 letter.header |= {
+                    "fused": fused,
                     "budget": str(budget / len(self.processes)),
                     "folder": str(folder / str(process.share[0])) if folder else None,
                 }
