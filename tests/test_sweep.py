@@ -62,6 +62,7 @@ def test_overrides_seeds_and_only() -> None:
     overrides = Overrides(seeds=(5,), values={"rounds": 2}, settings={"local_epochs": 1})
     made = jobs_of(file, Path("out"), overrides, only=["fccl+", "*-solo"])
     assert [job.name for job in made] == ["digits-lite-solo-seed5", "digits-lite-fccl+-seed5"]
+    assert [job.label for job in jobs_of(file, Path("out"), only=["f*d*"])] == ["fedmd"]
     assert all(job.experiment.rounds == 2 and job.experiment.settings == {"local_epochs": 1} for job in made)
     assert overrides.tag == "-rounds=2-local_epochs=1"
     assert len(Overrides(settings={f"option_{i}": i for i in range(20)}).tag) < 80

@@ -109,7 +109,7 @@ def jobs_of(file: SweepFile, out: Path, overrides: Overrides | None = None, only
     made: dict[str, Job] = {}
     seen: set[str] = set()
     for name, label, values in _points(file, overrides):
-        if only and not any(word in (label, values.get("method")) or fnmatchcase(name, word) for word in only):
+        if only and not any(_fits(word, name, label, str(values.get("method"))) for word in only):
             continue
         for seed in overrides.seeds or file.seeds:
             experiment = _experiment(name, {**values, "seed": seed, "out": out / f"{name}-seed{seed}"})
@@ -124,6 +124,11 @@ def jobs_of(file: SweepFile, out: Path, overrides: Overrides | None = None, only
         names = ", ".join(dict.fromkeys(label for _, label, _ in _points(file, overrides)))
         raise UsageError(f"--only {' '.join(only)!r} fits no run; labels: {names}" if only else "the sweep has no runs")
     return list(made.values())
+
+
+def _fits(word: str, *names: str) -> bool:
+    """Whether a word of ``--only``, with or without ``*``, is one of these names."""
+    return any(word == name or fnmatchcase(name, word) for name in names)
 
 
 def _points(file: SweepFile, overrides: Overrides) -> Iterator[tuple[str, str, dict[str, Any]]]:
