@@ -80,6 +80,16 @@ def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Te
     return torch.addcmul(offset, images.to(torch.float32), gain)
 
 
+def denormalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """What `normalise` made of images in [0, 1], as it was.
+
+    >>> denormalise(torch.tensor([1.0, 2.0, 1.0]).view(1, 3, 1, 1), (0.5, 0.5, 0.0), (0.5, 0.25, 1.0)).flatten()
+    tensor([1., 1., 1.])
+    """
+    gain, offset = _affine(tuple(mean), tuple(std), 1.0, images.device)
+    return (images - offset) / gain
+
+
 @lru_cache(maxsize=64)
 def _affine(
     mean: tuple[float, ...], std: tuple[float, ...], scale: float, device: torch.device
