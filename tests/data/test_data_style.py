@@ -90,7 +90,7 @@ def test_a_plain_image_becomes_plain_ground():
     torch.testing.assert_close(seen, ground.unsqueeze(3).expand(1, 3, 4, 4), atol=1e-3, rtol=0)
 
 
-def test_painted_sets_have_the_style_they_were_painted_in(monkeypatch):
+def test_painted_sets_have_the_style_they_were_painted_in():
     """The style of many painted images is the style asked for, where no colour is cut off."""
     wanted = torch.tensor(
         [[0.5, 0.06, 0, 0, 0.05, 0, 0], [0.4, 0.02, 0.05, 0, 0.01, 0.06, 0], [0.6, 0, 0.01, 0.04, -0.02, 0.01, 0.03]]

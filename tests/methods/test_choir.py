@@ -46,7 +46,7 @@ def test_a_style_goes_up_once_and_all_styles_come_down_every_round(stage: Make) 
 def test_a_batch_costs_what_the_modules_compare(
     switches: dict[str, Any], numbers: Callable[[int], int], stage: Make
 ) -> None:
-    (event,) = stage("choir", PLAIN, use_style=False, **switches).play()
+    (event,) = stage("choir", PLAIN, styles="none", **switches).play()
     assert event["bytes_up"] == event["bytes_down"] == 3 * 4 * sum(numbers(b) for b in (16, 16, 8))
 
 
@@ -76,26 +76,34 @@ def test_who_was_away_is_asked_when_it_comes(stage: Make) -> None:
 def test_a_server_that_may_only_see_sums_cannot_pass_styles_on(small: Callable[..., Experiment]) -> None:
     with pytest.raises(UsageError, match="each client's style"):
         run(small("choir", secure=True))
-    assert run(small("choir", "without", secure=True, rounds=1, settings={"use_style": False})).rounds == 1
+    assert run(small("choir", "without", secure=True, rounds=1, settings={"styles": "none"})).rounds == 1
 
 
 # -- what it does ------------------------------------------------------------------------------------------------------
 
 
 def test_without_styles_it_is_fccl_plus_with_the_renormalised_distillation(stage: Make) -> None:
-    assert same(after(stage, use_style=False), after(stage, "fccl+", fntd_form="renormalised"))
+    assert same(after(stage, styles="none"), after(stage, "fccl+", fntd_form="renormalised"))
 
 
 def test_without_any_module_it_is_solo(stage: Make) -> None:
-    bare = after(stage, use_style=False, use_fccm=False, use_fisl=False, use_fntd=False)
+    bare = after(stage, styles="none", use_fccm=False, use_fisl=False, use_fntd=False)
     assert same(bare, after(stage, "solo"))
 
 
 def test_painting_nothing_is_no_style_at_all(stage: Make) -> None:
     nothing = after(stage, style_share=0.0, public_style_share=0.0)
-    assert same(nothing, after(stage, use_style=False))
+    assert same(nothing, after(stage, styles="none"))
     assert not same(nothing, after(stage, public_style_share=0.0))
     assert not same(nothing, after(stage, style_share=0.0))
+
+
+def test_a_wide_style_needs_no_exchange(stage: Make) -> None:
+    (wide,) = (s := stage("choir", PLAIN, styles="wide")).play()
+    (none,) = stage("choir", PLAIN, styles="none").play()
+    assert (wide["bytes_up"], wide["bytes_down"]) == (none["bytes_up"], none["bytes_down"])
+    assert not same(s.weights(), after(stage, rounds=1, styles="none"))
+    assert not same(s.weights(), after(stage, rounds=1))
 
 
 def test_public_images_are_painted_alike_at_all_sites(stage: Make) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -19,9 +19,13 @@ from fedchoir.federation.training import Batch
 from fedchoir.losses import fccm, fisl, fntd, instance_similarity
 from fedchoir.methods.method import PublicMethod, Voice
 
+WIDE = torch.cat([torch.full((3, 1), 0.5), 0.25 * torch.eye(3), 0.25 * torch.eye(3)], dim=1).unsqueeze(0)
+
 
 class ChoirParams(Settings):
-    use_style: bool = Field(True, description="style exchange on/off")
+    styles: Literal["exchanged", "wide", "none"] = Field(
+        "exchanged", description="exchanged: the clients'; wide: one of every colour, which nobody sends; none"
+    )
     style_share: float = Field(0.5, ge=0, le=1, description="ρ: share of the private images painted in a style")
     public_style_share: float = Field(0.5, ge=0, le=1, description="share of the public images painted in a style")
     use_fccm: bool = Field(True, description="FCCM on public images on/off")
@@ -36,14 +40,13 @@ class ChoirParams(Settings):
 class Choir(PublicMethod):
     """FCCL+'s public phase and a milder form of its local one, on images partly painted in the clients' styles.
 
-    **Styles.** Client k sends 21 numbers once, computed from its private images: their mean colour m_k, and roots B_k
-    and W_k of the covariances of mean colours between images and of colours within one. The server passes all styles
-    on. An image x is painted in the style of k as
+    **Styles.** Client k sends 21 numbers of its private images once: their mean colour m_k, and roots B_k and W_k of the
+    covariances of colours between and within images. The server passes all styles on. x painted in the style of k is
 
         x′ = clamp(m_k + B_k ε + (W_k ε′) · z, 0, 1),   ε, ε′ ~ N(0, I₃)
 
-    with z the luma of x, mean 0 and variance 1 over the image. But for the clamp, painted images have the mean and the
-    covariances of client k; ε′ and −ε′ are equally likely, so half the time bright becomes dark.
+    with z the luma of x, mean 0 and variance 1 over the image: but for the clamp, such images have the mean and the
+    covariances of client k. As ε′ and −ε′ are equally likely, bright becomes dark half the time.
 
     **Public phase.** FCCM + ω·FISL (eq. 6 of FCCL+) on public images, a share of which is painted, alike at all sites.
 
@@ -51,8 +54,8 @@ class Choir(PublicMethod):
 
         CE(z(x̃), y) + τ² KL(σ_{≠y}(z_T(x) / τ) ‖ σ_{≠y}(z(x̃) / τ))
 
-    where T is the client's model at the start of the round and σ_{≠y} is over the wrong classes alone (FedNTD's form,
-    which has no gradient on the true logit). T sees x as it is: so the term also draws painted and plain together.
+    with T the model at the start of the round and σ_{≠y} over the wrong classes alone (FedNTD's form, which leaves the
+    true logit alone). T sees x as it is: so the term also draws painted and plain together.
     """
 
     name = "choir"
@@ -62,10 +65,10 @@ class Choir(PublicMethod):
 
     @classmethod
     def needs_each(cls, params: Settings) -> str:
-        return "its server passes on each client's style" if getattr(params, "use_style", True) else ""
+        return "its server passes on each client's style" if getattr(params, "styles", "") == "exchanged" else ""
 
     def round(self, r: Round) -> Script:
-        if self.params.use_style:
+        if self.params.styles == "exchanged":
             yield from self.introductions(r)
         if self.params.use_fntd:
             yield Step(self.remember)
@@ -78,8 +81,7 @@ class Choir(PublicMethod):
         styles = self.server.get("styles", torch.full((len(self.task.clients), 3, 7), torch.nan)).clone()
         if styles[list(r.clients)].isnan().any():
             said = yield Exchange(self.introduce, combine=gather)
-            for k, answer in said.items():
-                styles[k] = answer["style"]
+            styles[list(said)] = torch.stack([answer["style"].cpu() for answer in said.values()])
             self.server["styles"] = styles
         yield Step(self.meet, heard=Payload(styles=styles[~styles.isnan().any(dim=(1, 2))]))
 
@@ -91,10 +93,10 @@ class Choir(PublicMethod):
         client.memory["styles"] = heard["styles"]
 
     def painter(self, client: Client, share: float) -> Restyle | None:
-        """Paints a share of the images it is given in styles of the federation."""
-        if not (self.params.use_style and share):
+        """Paints a share of the images it is given."""
+        if self.params.styles == "none" or not share:
             return None
-        styles = client.recall_tensor("styles")
+        styles = WIDE.to(client.device) if self.params.styles == "wide" else client.recall_tensor("styles")
         return lambda pixels, draw: restyle(pixels, styles, share, draw)
 
     # -- public phase ----------------------------------------------------------------------------------------------
@@ -105,8 +107,8 @@ class Choir(PublicMethod):
 
     @property
     def voice(self) -> Voice:
-        p = self.params
-        return self.speak_similarity if not p.use_fccm else self.speak if p.use_fisl else self.speak_logits
+        logits, both = self.params.use_fccm, self.params.use_fccm and self.params.use_fisl
+        return self.speak if both else self.speak_logits if logits else self.speak_similarity
 
     @says(logits="B C", similarity="B B-1")
     def speak(self, client: Client, batch: PublicBatch) -> Payload:
@@ -144,6 +146,5 @@ class Choir(PublicMethod):
     def local_loss(self, client: Client, batch: Batch) -> Tensor:
         z = client.logits(batch.images)
         loss = cross_entropy(z, batch.labels)
-        if not self.params.use_fntd:
-            return loss
-        return loss + fntd(z, batch["teacher"], batch.labels, self.params.temperature, "renormalised")
+        t = self.params.temperature
+        return loss + fntd(z, batch["teacher"], batch.labels, t, "renormalised") if self.params.use_fntd else loss
