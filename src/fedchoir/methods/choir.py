@@ -40,7 +40,7 @@ class ChoirParams(Settings):
 class Choir(PublicMethod):
     """FCCL+'s public phase and a milder form of its local one, on images partly painted in the clients' styles.
 
-    **Styles.** Client k sends 21 numbers of its private images once: their mean colour m_k, and roots B_k and W_k of the
+    **Styles.** Client k sends 21 numbers of its private images once: their mean colour m_k, and roots B_k, W_k of the
     covariances of colours between and within images. The server passes all styles on. x painted in the style of k is
 
         x′ = clamp(m_k + B_k ε + (W_k ε′) · z, 0, 1),   ε, ε′ ~ N(0, I₃)
