@@ -1,4 +1,4 @@
-"""Every published table, and our own: its file plans to the last run, moves to other data, and comes with an installed package."""
+"""Every table, published or our own: its file plans to the last run, moves to other data, is in an installed package."""
 
 from __future__ import annotations
 
