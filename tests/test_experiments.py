@@ -1,4 +1,4 @@
-"""Every table, published or our own: its file plans to the last run, moves to other data, is in an installed package."""
+"""Every table, published or our own: its file plans to the last run, moves to other data, and is installed too."""
 
 from __future__ import annotations
 
