@@ -6,9 +6,10 @@ from torchvision.transforms import v2
 
 from fedchoir.data import augment as module
 from fedchoir.data.augment import affine, augment, draw_boxes, grey, jitter, resized_crop, rotate, shift, turn_hue
+from fedchoir.data.style import WIDE, restyle
 from fedchoir.errors import UsageError
 
-KINDS = ["none", "weak", "strong", "fccl", "affine"]
+KINDS = ["none", "weak", "strong", "fccl", "affine", "paint", "affine-paint"]
 tv = v2.functional
 
 
@@ -40,7 +41,7 @@ def test_shape_range_determinism_and_untouched_input(images, kind):
     assert torch.equal(images, before)
 
 
-@pytest.mark.parametrize("kind", ["weak", "strong", "fccl", "affine"])
+@pytest.mark.parametrize("kind", ["weak", "strong", "fccl", "affine", "affine-paint"])
 def test_every_sample_has_its_own_parameters(images, kind):
     same = images[:1].expand(8, -1, -1, -1)
     seen = augment(same, kind, seeded(3))
@@ -64,7 +65,7 @@ def test_none_only_scales(images):
 
 
 def test_unknown_kind_is_a_usage_error(images):
-    with pytest.raises(UsageError, match="'wild' is not one of none, weak, strong, fccl, affine"):
+    with pytest.raises(UsageError, match="'wild' is not one of none, weak, strong, fccl, affine, paint, affine-paint"):
         augment(images, "wild", seeded(0))
 
 
@@ -122,6 +123,14 @@ def test_affine_is_torchvisions_where_nothing_comes_from_outside(pixels):
         theirs, inside = tv.affine(pixels[i], **how), tv.affine(torch.ones(1, 32, 32), **how) > 0.99999
         assert inside.float().mean() > 0.4
         torch.testing.assert_close(ours[i][:, inside[0]], theirs[:, inside[0]], atol=1e-4, rtol=0)
+
+
+def test_painting_is_a_wide_style_for_half_of_the_images(images):
+    seen = augment(images, "paint", seeded(7))
+    assert torch.equal(seen, restyle(images.float() / 255, WIDE, 0.5, seeded(7)))
+    both, moved = (augment(images, kind, seeded(7)) for kind in ("affine-paint", "affine"))
+    plain = (both == moved).flatten(1).all(dim=1)
+    assert 2 < int(plain.sum()) < 14
 
 
 def test_affine_shows_the_border_where_the_image_ends():

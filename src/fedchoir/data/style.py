@@ -11,11 +11,13 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from fedchoir.data.augment import grey
-from fedchoir.data.images import denormalise, normalise
+from fedchoir.data.images import denormalise, grey, normalise
 
 Restyle = Callable[[Tensor, torch.Generator], Tensor]
 """A random change of pixels, B×3×S×S in [0, 1], that draws from the generator it is given."""
+
+WIDE = torch.cat([torch.full((3, 1), 0.5), 0.25 * torch.eye(3), 0.25 * torch.eye(3)], dim=1).unsqueeze(0)
+"""One style with every colour on every ground, 1×3×7: nobody's own."""
 
 _CHUNK = 2048  # images held as floats at a time
 

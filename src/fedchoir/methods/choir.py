@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedchoir.data.style import Restyle, restyle, style_of
+from fedchoir.data.style import WIDE, Restyle, restyle, style_of
 from fedchoir.federation.aggregate import gather
 from fedchoir.federation.client import Client, Frozen
 from fedchoir.federation.payload import Payload, says
@@ -19,11 +19,9 @@ from fedchoir.federation.training import Batch
 from fedchoir.losses import fccm, fisl, fntd, instance_similarity
 from fedchoir.methods.method import PublicMethod, Voice
 
-WIDE = torch.cat([torch.full((3, 1), 0.5), 0.25 * torch.eye(3), 0.25 * torch.eye(3)], dim=1).unsqueeze(0)
-
 
 class ChoirParams(Settings):
-    styles: Literal["exchanged", "wide", "none"] = Field(
+    styles: Literal["exchanged", "wide", "both", "none"] = Field(
         "exchanged", description="exchanged: the clients'; wide: one of every colour, which nobody sends; none"
     )
     style_share: float = Field(0.5, ge=0, le=1, description="ρ: share of the private images painted in a style")
@@ -65,10 +63,12 @@ class Choir(PublicMethod):
 
     @classmethod
     def needs_each(cls, params: Settings) -> str:
-        return "its server passes on each client's style" if getattr(params, "styles", "") == "exchanged" else ""
+        return (
+            "its server passes on each client's style" if getattr(params, "styles", "") in ("exchanged", "both") else ""
+        )
 
     def round(self, r: Round) -> Script:
-        if self.params.styles == "exchanged":
+        if self.params.styles in ("exchanged", "both"):
             yield from self.introductions(r)
         if self.params.use_fntd:
             yield Step(self.remember)
@@ -96,7 +96,13 @@ class Choir(PublicMethod):
         """Paints a share of the images it is given."""
         if self.params.styles == "none" or not share:
             return None
-        styles = WIDE.to(client.device) if self.params.styles == "wide" else client.recall_tensor("styles")
+        wide = WIDE.to(client.device)
+        if self.params.styles == "wide":
+            styles = wide
+        else:
+            styles = client.recall_tensor("styles")
+            if self.params.styles == "both":
+                styles = torch.cat([styles, wide.expand_as(styles)])
         return lambda pixels, draw: restyle(pixels, styles, share, draw)
 
     # -- public phase ----------------------------------------------------------------------------------------------
