@@ -11,6 +11,7 @@ from tests.stage import Stage, same
 from torch.nn.functional import cross_entropy
 
 from fedchoir import Experiment, run
+from fedchoir.data.augment import augment
 from fedchoir.data.style import style_of
 from fedchoir.errors import UsageError
 from fedchoir.federation.phases import Exchange, Step
@@ -34,7 +35,7 @@ def after(make: Make, method: str = "choir", rounds: int = 2, **settings: Any) -
 
 def test_a_style_goes_up_once_and_all_styles_come_down_every_round(stage: Make) -> None:
     batches = 4 * sum(b * 4 + b * (b - 1) for b in (16, 16, 8))
-    first, second = stage("choir", PLAIN).play(2)
+    first, second = stage("choir", PLAIN, styles="exchanged").play(2)
     assert (first["bytes_up"], second["bytes_up"]) == (3 * (batches + STYLE), 3 * batches)
     assert first["bytes_down"] == second["bytes_down"] == 3 * (batches + 3 * STYLE)
 
@@ -51,7 +52,7 @@ def test_a_batch_costs_what_the_modules_compare(
 
 
 def test_everyone_hears_the_styles_of_all(stage: Make) -> None:
-    s = stage("choir", PLAIN)
+    s = stage("choir", PLAIN, styles="exchanged")
     s.play()
     expected = torch.stack([style_of(client.private.images) for client in s.clients])
     for client in s.clients:
@@ -60,7 +61,7 @@ def test_everyone_hears_the_styles_of_all(stage: Make) -> None:
 
 def test_who_was_away_is_asked_when_it_comes(stage: Make) -> None:
     """The server asks again as long as it does not know a participant's style, and passes on those it knows."""
-    method, task = (s := stage("choir", PLAIN)).method, s.task
+    method, task = (s := stage("choir", PLAIN, styles="exchanged")).method, s.task
     style = {k: method.introduce(client) for k, client in enumerate(s.clients)}
     script = method.introductions(task.round(0, method.params))
     assert isinstance(next(script), Exchange)
@@ -75,8 +76,7 @@ def test_who_was_away_is_asked_when_it_comes(stage: Make) -> None:
 
 def test_a_server_that_may_only_see_sums_cannot_pass_styles_on(small: Callable[..., Experiment]) -> None:
     with pytest.raises(UsageError, match="each client's style"):
-        run(small("choir", secure=True))
-    assert run(small("choir", "without", secure=True, rounds=1, settings={"styles": "none"})).rounds == 1
+        run(small("choir", secure=True, settings={"styles": "exchanged"}))
 
 
 # -- what it does ------------------------------------------------------------------------------------------------------
@@ -91,6 +91,15 @@ def test_without_any_module_it_is_solo(stage: Make) -> None:
     assert same(bare, after(stage, "solo"))
 
 
+def test_painting_alone_is_solo_with_that_augmentation(stage: Make) -> None:
+    """The augmentation `paint`, which every method has, is the local half of Choir: the same images, drawn alike."""
+    alone = stage("choir", PLAIN, use_fccm=False, use_fisl=False, use_fntd=False)
+    seen = [alone.method.painter(alone.clients[0], 0.5), lambda x, g: augment((x * 255).round().byte(), "paint", g)]
+    pixels = alone.clients[0].private.images.float() / 255
+    one, two = (paint(pixels, torch.Generator().manual_seed(3)) for paint in seen)
+    torch.testing.assert_close(one, two)
+
+
 def test_painting_nothing_is_no_style_at_all(stage: Make) -> None:
     nothing = after(stage, style_share=0.0, public_style_share=0.0)
     assert same(nothing, after(stage, styles="none"))
@@ -99,15 +108,16 @@ def test_painting_nothing_is_no_style_at_all(stage: Make) -> None:
 
 
 def test_a_wide_style_needs_no_exchange(stage: Make) -> None:
-    (wide,) = (s := stage("choir", PLAIN, styles="wide")).play()
+    (wide,) = (s := stage("choir", PLAIN)).play()
     (none,) = stage("choir", PLAIN, styles="none").play()
     assert (wide["bytes_up"], wide["bytes_down"]) == (none["bytes_up"], none["bytes_down"])
     assert not same(s.weights(), after(stage, rounds=1, styles="none"))
-    assert not same(s.weights(), after(stage, rounds=1))
+    assert not same(s.weights(), after(stage, rounds=1, styles="exchanged"))
 
 
-def test_public_images_are_painted_alike_at_all_sites(stage: Make) -> None:
-    s = stage("choir", PLAIN)
+@pytest.mark.parametrize("styles", ["wide", "exchanged"])
+def test_public_images_are_painted_alike_at_all_sites(styles: str, stage: Make) -> None:
+    s = stage("choir", PLAIN, styles=styles)
     s.play()
     views = [client.look(s.batch(), s.method.painter(client, 0.5)) for client in s.clients]
     assert all(torch.equal(view, views[0]) for view in views)

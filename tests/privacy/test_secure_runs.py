@@ -20,7 +20,7 @@ from fedchoir.engines.flower.federation import read_federation
 from fedchoir.errors import UsageError
 from fedchoir.privacy.desk import MASKED
 
-EACH = {"choir", "fedct", "fedexg", "fedfoa", "fedmatch", "pgct", "rhfl"}
+EACH = {"fedct", "fedexg", "fedfoa", "fedmatch", "pgct", "rhfl"}
 """Methods whose server looks at single answers."""
 
 

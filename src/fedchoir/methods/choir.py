@@ -1,4 +1,4 @@
-"""Choir, this project's own: clients tell each other how their images look, and practise in each other's style."""
+"""Choir, this project's own: what holds up of FCCL+, on images that are partly painted in other colours."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from fedchoir.methods.method import PublicMethod, Voice
 
 
 class ChoirParams(Settings):
-    styles: Literal["exchanged", "wide", "both", "none"] = Field(
-        "exchanged", description="exchanged: the clients'; wide: one of every colour, which nobody sends; none"
+    styles: Literal["wide", "exchanged", "none"] = Field(
+        "wide", description="wide: any colours, nothing is sent; exchanged: the clients' own; none: no painting"
     )
-    style_share: float = Field(0.5, ge=0, le=1, description="ρ: share of the private images painted in a style")
-    public_style_share: float = Field(0.5, ge=0, le=1, description="share of the public images painted in a style")
+    style_share: float = Field(0.5, ge=0, le=1, description="ρ: share of the private images that are painted")
+    public_style_share: float = Field(0.5, ge=0, le=1, description="share of the public images that are painted")
     use_fccm: bool = Field(True, description="FCCM on public images on/off")
     use_fisl: bool = Field(True, description="FISL on public images on/off")
     off_diagonal: float = Field(0.0051, ge=0, description="λ: weight of FCCM's off-diagonal entries")
@@ -36,39 +36,38 @@ class ChoirParams(Settings):
 
 
 class Choir(PublicMethod):
-    """FCCL+'s public phase and a milder form of its local one, on images partly painted in the clients' styles.
+    """FCCL+'s public phase and a milder form of its local one, on images that are partly painted anew.
 
-    **Styles.** Client k sends 21 numbers of its private images once: their mean colour m_k, and roots B_k, W_k of the
-    covariances of colours between and within images. The server passes all styles on. x painted in the style of k is
+    **Painting.** With z the luma of an image x, mean 0 and variance 1 over the image, and a style [m | B | W] (3×7),
 
-        x′ = clamp(m_k + B_k ε + (W_k ε′) · z, 0, 1),   ε, ε′ ~ N(0, I₃)
+        x′ = clamp(m + B ε + (W ε′) · z, 0, 1),   ε, ε′ ~ N(0, I₃)
 
-    with z the luma of x, mean 0 and variance 1 over the image: but for the clamp, such images have the mean and the
-    covariances of client k. As ε′ and −ε′ are equally likely, bright becomes dark half the time.
+    keeps the drawing and changes its colours; ε′ and −ε′ are equally likely, so bright becomes dark half the time. The
+    style is one ``wide`` for all, m = ½ and B = W = ¼ I; or, ``exchanged``, that of a client k drawn for each image: k
+    sends 21 numbers once, the mean colour m_k of its images and roots B_k, W_k of the covariances of colours between
+    and within them, and the server passes them on.
 
     **Public phase.** FCCM + ω·FISL (eq. 6 of FCCL+) on public images, a share of which is painted, alike at all sites.
 
-    **Local phase.** With x̃ = x′ for a share ρ of the images, k drawn anew for each, and x̃ = x for the rest,
+    **Local phase.** With x̃ = x′ for a share ρ of the images and x̃ = x for the rest,
 
         CE(z(x̃), y) + τ² KL(σ_{≠y}(z_T(x) / τ) ‖ σ_{≠y}(z(x̃) / τ))
 
-    with T the model at the start of the round and σ_{≠y} over the wrong classes alone (FedNTD's form, which leaves the
-    true logit alone). T sees x as it is: so the term also draws painted and plain together.
+    with T the model at the start of the round, which sees x as it is, and σ_{≠y} over the wrong classes alone (FedNTD's
+    form, which has no gradient on the true logit).
     """
 
     name = "choir"
-    title = "practice in each other's style; cross-correlation and instance similarity on restyled public data"
+    title = "practice on repainted images; cross-correlation and instance similarity on repainted public data"
     Params = ChoirParams
     params: ChoirParams
 
     @classmethod
     def needs_each(cls, params: Settings) -> str:
-        return (
-            "its server passes on each client's style" if getattr(params, "styles", "") in ("exchanged", "both") else ""
-        )
+        return "its server passes on each client's style" if getattr(params, "styles", "") == "exchanged" else ""
 
     def round(self, r: Round) -> Script:
-        if self.params.styles in ("exchanged", "both"):
+        if self.params.styles == "exchanged":
             yield from self.introductions(r)
         if self.params.use_fntd:
             yield Step(self.remember)
@@ -96,13 +95,7 @@ class Choir(PublicMethod):
         """Paints a share of the images it is given."""
         if self.params.styles == "none" or not share:
             return None
-        wide = WIDE.to(client.device)
-        if self.params.styles == "wide":
-            styles = wide
-        else:
-            styles = client.recall_tensor("styles")
-            if self.params.styles == "both":
-                styles = torch.cat([styles, wide.expand_as(styles)])
+        styles = WIDE.to(client.device) if self.params.styles == "wide" else client.recall_tensor("styles")
         return lambda pixels, draw: restyle(pixels, styles, share, draw)
 
     # -- public phase ----------------------------------------------------------------------------------------------
