@@ -28,14 +28,16 @@ SMALL: dict[str, Any] = {
     "public_size": 512, "public_batch": 128, "evaluate_every": 1000,
 }  # fmt: skip
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "fccl+": ("fccl+", {}),
-    "choir": ("choir", {}),
-    "choir: no styles": ("choir", {"styles": "none"}),
-    "choir: one wide style, nothing sent": ("choir", {"styles": "wide"}),
-    "choir: no public phase": ("choir", {"use_fccm": False, "use_fisl": False}),
-    "fccl+, affine": ("fccl+", {"private_augment": "affine"}),
-    "choir, affine": ("choir", {"private_augment": "affine"}),
     "solo": ("solo", {}),
+    "fccl+": ("fccl+", {}),
+    "fccl+, painted": ("fccl+", {"private_augment": "paint"}),
+    "choir: no painting": ("choir", {"styles": "none"}),
+    "choir: styles exchanged": ("choir", {"styles": "exchanged"}),
+    "choir: no public phase": ("choir", {"use_fccm": False, "use_fisl": False}),
+    "choir": ("choir", {}),
+    "fccl+, affine": ("fccl+", {"private_augment": "affine"}),
+    "fccl+, affine and painted": ("fccl+", {"private_augment": "affine-paint"}),
+    "choir, affine": ("choir", {"private_augment": "affine"}),
     "choir: no FNTD": ("choir", {"use_fntd": False}),
     "choir: public images as they are": ("choir", {"public_style_share": 0.0}),
     "choir: three quarters painted": ("choir", {"style_share": 0.75}),
@@ -49,7 +51,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("runs/choir-proxy"))
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seeds", default="2,3,4")
-    parser.add_argument("--variants", default=";".join(list(VARIANTS)[:8]), help="separated by semicolons")
+    parser.add_argument("--variants", default=";".join(list(VARIANTS)[:10]), help="separated by semicolons")
     parser.add_argument("--tests", type=int, default=1000, help="test images of each domain, the first ones")
     parser.add_argument("--validation", action="store_true", help="score on held-back training images")
     return parser.parse_args()
