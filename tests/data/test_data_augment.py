@@ -5,10 +5,11 @@ import torch
 from torchvision.transforms import v2
 
 from fedchoir.data import augment as module
-from fedchoir.data.augment import augment, draw_boxes, grey, jitter, resized_crop, rotate, shift, turn_hue
+from fedchoir.data.augment import affine, augment, draw_boxes, grey, jitter, resized_crop, rotate, shift, turn_hue
+from fedchoir.data.style import WIDE, restyle
 from fedchoir.errors import UsageError
 
-KINDS = ["none", "weak", "strong", "fccl"]
+KINDS = ["none", "weak", "strong", "fccl", "affine", "paint", "affine-paint"]
 tv = v2.functional
 
 
@@ -40,7 +41,7 @@ def test_shape_range_determinism_and_untouched_input(images, kind):
     assert torch.equal(images, before)
 
 
-@pytest.mark.parametrize("kind", ["weak", "strong", "fccl"])
+@pytest.mark.parametrize("kind", ["weak", "strong", "fccl", "affine", "affine-paint"])
 def test_every_sample_has_its_own_parameters(images, kind):
     same = images[:1].expand(8, -1, -1, -1)
     seen = augment(same, kind, seeded(3))
@@ -64,7 +65,7 @@ def test_none_only_scales(images):
 
 
 def test_unknown_kind_is_a_usage_error(images):
-    with pytest.raises(UsageError, match="'wild' is not one of none, weak, strong, fccl"):
+    with pytest.raises(UsageError, match="'wild' is not one of none, weak, strong, fccl, affine, paint, affine-paint"):
         augment(images, "wild", seeded(0))
 
 
@@ -109,6 +110,33 @@ def test_rotation_is_torchvisions(pixels):
         theirs = tv.rotate(pixels[i], angle)
         different = (ours[i] != theirs).any(dim=0).float().mean()
         assert different < 0.01  # ties between two nearest pixels
+
+
+def test_affine_is_torchvisions_where_nothing_comes_from_outside(pixels):
+    degrees, zoom = torch.linspace(-15, 15, 16), torch.linspace(0.8, 1.25, 16)
+    move = torch.randint(-3, 4, (2, 16), generator=seeded(6)).float()
+    ours = affine(pixels, degrees, zoom, move)
+    for i in range(16):
+        down, right = move[:, i].tolist()
+        how = {"angle": -float(degrees[i]), "translate": [right, down], "scale": float(zoom[i]), "shear": [0.0, 0.0]}
+        how["interpolation"] = v2.InterpolationMode.BILINEAR
+        theirs, inside = tv.affine(pixels[i], **how), tv.affine(torch.ones(1, 32, 32), **how) > 0.99999
+        assert inside.float().mean() > 0.4
+        torch.testing.assert_close(ours[i][:, inside[0]], theirs[:, inside[0]], atol=1e-4, rtol=0)
+
+
+def test_painting_is_a_wide_style_for_half_of_the_images(images):
+    seen = augment(images, "paint", seeded(7))
+    assert torch.equal(seen, restyle(images.float() / 255, WIDE, 0.5, seeded(7)))
+    both, moved = (augment(images, kind, seeded(7)) for kind in ("affine-paint", "affine"))
+    plain = (both == moved).flatten(1).all(dim=1)
+    assert 2 < int(plain.sum()) < 14
+
+
+def test_affine_shows_the_border_where_the_image_ends():
+    plain = torch.full((4, 3, 16, 16), 0.7)
+    seen = affine(plain, torch.full((4,), 15.0), torch.full((4,), 0.8), torch.full((2, 4), 3.0))
+    torch.testing.assert_close(seen, plain)
 
 
 @pytest.mark.parametrize("seed", [0, 1])

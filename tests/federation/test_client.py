@@ -102,6 +102,46 @@ def test_all_clients_see_the_same_public_images() -> None:
     assert not torch.equal(one.look(BATCH), one.look(PublicBatch(1, 0, 0, 0, 8)))
 
 
+def noisy(pixels: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
+    return (pixels + 0.1 * torch.rand(pixels.shape, generator=draw)).clamp(0, 1)
+
+
+def test_restyled_public_images_are_the_same_for_all_and_for_speaking_and_learning() -> None:
+    one, two = client(), client(model="mlp")
+    view = one.look(BATCH, noisy)
+    assert torch.equal(view, two.look(BATCH, noisy))
+    assert not torch.equal(view, one.look(BATCH))
+    assert not torch.equal(view, one.look(PublicBatch(1, 0, 0, 0, 8), noisy))
+    seen: list[torch.Tensor] = []
+    one.learn(BATCH, lambda k, batch: seen.append(batch.images) or k.logits(batch.images).mean(), noisy)
+    assert torch.equal(seen[0], view)
+    with one.speaking():
+        expected = one.both(view)[1]
+    torch.testing.assert_close(one.say(BATCH, noisy)[1], expected)
+
+
+@pytest.mark.parametrize("augment", ["none", "weak"])
+def test_private_images_are_restyled_as_pixels_each_batch_with_its_own_draw(augment: str) -> None:
+    c = client(private_augment=augment)
+    plain = list(c.lessons(2))
+    came: list[torch.Tensor] = []
+    drawn: list[float] = []
+    seen: list[Batch] = []
+
+    def grey(pixels: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
+        came.append(pixels)
+        drawn.append(torch.rand(1, generator=draw).item())
+        return torch.full_like(pixels, 0.5)
+
+    c.fit(lambda k, batch: seen.append(batch) or loss(k, batch), restyle=grey)
+    mean, std = (torch.tensor(v).view(1, 3, 1, 1) for v in (c.private.mean, c.private.std))
+    assert len(set(drawn)) == len(seen) == 6
+    for pixels, before, batch in zip(came, plain, seen, strict=True):
+        torch.testing.assert_close(pixels, before.images * std + mean)
+        torch.testing.assert_close(batch.images, ((0.5 - mean) / std).expand_as(pixels))
+        assert torch.equal(batch.labels, before.labels)
+
+
 @pytest.mark.parametrize("augment", ["none", "weak"])
 @pytest.mark.parametrize("mode", ["eval", "train"])
 def test_frozen_targets_are_what_the_frozen_model_says(mode: Any, augment: str) -> None:

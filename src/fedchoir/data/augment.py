@@ -13,9 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedchoir.data.images import grey
+from fedchoir.data.style import WIDE, restyle
 from fedchoir.errors import UsageError
 
-Augmentation = Literal["none", "weak", "strong", "fccl"]
+Augmentation = Literal["none", "weak", "strong", "fccl", "affine", "paint", "affine-paint"]
 
 CROP_SCALE = (0.2, 1.0)
 CROP_RATIO = (3 / 4, 4 / 3)
@@ -25,16 +27,20 @@ JITTER_PROBABILITY = 0.8
 GREY_PROBABILITY = 0.2
 FCCL_PADDING = 4
 FCCL_DEGREES = 15.0
-
-_LUMA = (0.2989, 0.587, 0.114)
+AFFINE_DEGREES = 15.0
+AFFINE_ZOOM = 1.25  # at most so much larger or smaller
+AFFINE_SHIFT = 0.1  # of the side
+PAINTED = 0.5
 
 
 def augment(images: Tensor, kind: Augmentation, generator: torch.Generator) -> Tensor:
     """uint8 B×3×S×S → float32 B×3×S×S in [0, 1] on the same device, each sample changed on its own.
 
     ``weak``: random resized crop and horizontal flip. ``strong``: weak, colour jitter and greyscale. ``fccl``: crop
-    after padding by 4, flip and rotation within ±15° (the augmentation of FCCL's released code). ``none``: scaled to
-    [0, 1] only.
+    after padding by 4, flip and rotation within ±15° (the augmentation of FCCL's released code). ``affine``: rotation
+    within ±15°, zoom by up to 1.25 either way and shift by up to a tenth of the side, never mirrored: for digits and
+    letters. ``paint``: half of the images drawn anew in any two colours (`style.paint`). ``affine-paint``: both.
+    ``none``: scaled to [0, 1] only.
 
     >>> batch = torch.randint(0, 256, (4, 3, 8, 8), dtype=torch.uint8)
     >>> augment(batch, "strong", torch.Generator().manual_seed(1)).shape
@@ -49,6 +55,15 @@ def augment(images: Tensor, kind: Augmentation, generator: torch.Generator) -> T
         flipped = torch.rand(batch, generator=generator) < 0.5
         degrees = (torch.rand(batch, generator=generator) * 2 - 1) * FCCL_DEGREES
         return rotate(shift(pixels, top, left, flipped), degrees)
+    if kind in ("affine", "affine-paint"):
+        degrees = (torch.rand(batch, generator=generator) * 2 - 1) * AFFINE_DEGREES
+        zoom = AFFINE_ZOOM ** (torch.rand(batch, generator=generator) * 2 - 1)
+        move = (torch.rand(2, batch, generator=generator) * 2 - 1) * AFFINE_SHIFT * side
+        pixels = affine(pixels, degrees, zoom, move)
+    if kind in ("paint", "affine-paint"):
+        pixels = restyle(pixels, WIDE.to(pixels.device, non_blocking=True), PAINTED, generator)
+    if kind in ("affine", "paint", "affine-paint"):
+        return pixels
     if kind not in ("weak", "strong"):
         raise UsageError(f"augmentation: {kind!r} is not one of {', '.join(get_args(Augmentation))}")
     boxes = draw_boxes(batch, side, generator)
@@ -123,11 +138,24 @@ def rotate(pixels: Tensor, degrees: Tensor) -> Tensor:
     return _look_up(pixels, rows, columns, mode="nearest")
 
 
-def _look_up(pixels: Tensor, rows: Tensor, columns: Tensor, mode: str = "bilinear") -> Tensor:
-    """Read B×3×S×S at positions given in pixels (B×S×S each); zeros outside the image."""
+def affine(pixels: Tensor, degrees: Tensor, zoom: Tensor, move: Tensor) -> Tensor:
+    """Turn every image counter-clockwise about its centre (B), enlarge it (B) and move it down and to the right by so
+    many pixels (2×B); bilinear, with the border's colours outside."""
+    side = pixels.shape[-1]
+    angle, zoom, move = _send(pixels.device, torch.deg2rad(degrees)[:, None, None], zoom[:, None, None], move)
+    centred = torch.arange(side, device=pixels.device) - (side - 1) / 2
+    y = (centred[None, :, None] - move[0, :, None, None]) / zoom
+    x = (centred[None, None, :] - move[1, :, None, None]) / zoom
+    columns = angle.cos() * x - angle.sin() * y + (side - 1) / 2
+    rows = angle.sin() * x + angle.cos() * y + (side - 1) / 2
+    return _look_up(pixels, rows, columns, outside="border")
+
+
+def _look_up(pixels: Tensor, rows: Tensor, columns: Tensor, mode: str = "bilinear", outside: str = "zeros") -> Tensor:
+    """Read B×3×S×S at positions given in pixels (B×S×S each); zeros outside the image, or its border."""
     side = pixels.shape[-1]
     grid = torch.stack([columns, rows], dim=-1).add_(0.5).mul_(2 / side).sub_(1)
-    return F.grid_sample(pixels, grid, mode=mode, padding_mode="zeros", align_corners=False)
+    return F.grid_sample(pixels, grid, mode=mode, padding_mode=outside, align_corners=False)
 
 
 def _recolour(pixels: Tensor, generator: torch.Generator) -> Tensor:
@@ -149,12 +177,6 @@ def jitter(pixels: Tensor, brightness: Tensor, contrast: Tensor, saturation: Ten
     pixels = _blend(pixels, grey(pixels).mean(dim=(1, 2, 3), keepdim=True), contrast)
     pixels = _blend(pixels, grey(pixels), saturation)
     return turn_hue(pixels, hue)
-
-
-def grey(pixels: Tensor) -> Tensor:
-    """Luma, B×1×S×S."""
-    red, green, blue = pixels.split(1, dim=1)
-    return _LUMA[0] * red + _LUMA[1] * green + _LUMA[2] * blue
 
 
 def _blend(pixels: Tensor, other: Tensor, factor: Tensor) -> Tensor:

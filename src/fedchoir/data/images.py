@@ -17,6 +17,7 @@ Triple = tuple[float, float, float]
 IMAGENET_MEAN: Triple = (0.485, 0.456, 0.406)
 IMAGENET_STD: Triple = (0.229, 0.224, 0.225)
 
+_LUMA = (0.2989, 0.587, 0.114)
 _RESIZE_CHUNK = 2048  # images resized at a time, to bound the float copies
 
 
@@ -78,6 +79,22 @@ def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Te
     scale = 255.0 if images.dtype == torch.uint8 else 1.0
     gain, offset = _affine(tuple(mean), tuple(std), scale, images.device)
     return torch.addcmul(offset, images.to(torch.float32), gain)
+
+
+def grey(pixels: Tensor) -> Tensor:
+    """Luma of B×3×S×S, B×1×S×S."""
+    red, green, blue = pixels.split(1, dim=1)
+    return _LUMA[0] * red + _LUMA[1] * green + _LUMA[2] * blue
+
+
+def denormalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """What `normalise` made of images in [0, 1], as it was.
+
+    >>> denormalise(torch.tensor([1.0, 2.0, 1.0]).view(1, 3, 1, 1), (0.5, 0.5, 0.0), (0.5, 0.25, 1.0)).flatten()
+    tensor([1., 1., 1.])
+    """
+    gain, offset = _affine(tuple(mean), tuple(std), 1.0, images.device)
+    return (images - offset) / gain
 
 
 @lru_cache(maxsize=64)

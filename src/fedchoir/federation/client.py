@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from fedchoir.data.augment import augment
 from fedchoir.data.images import ImageSet, normalise
+from fedchoir.data.style import Restyle, restyled
 from fedchoir.federation.frozen import Echo, Frozen, Output, deepcopy_structure, still_statistics
 from fedchoir.federation.phases import PublicBatch
 from fedchoir.federation.public import PublicView
@@ -111,16 +112,16 @@ class Client:
         with self._autocast():
             return self.model.classify(h).float()
 
-    def look(self, batch: PublicBatch) -> Tensor:
-        """The images of a public batch, the same for every client."""
+    def look(self, batch: PublicBatch, restyle: Restyle | None = None) -> Tensor:
+        """The images of a public batch, the same for every client that restyles them in the same way."""
         if self.public is None:
             raise RuntimeError(f"client {self.name} has no public set")
-        return self.public.images(batch)
+        return self.public.images(batch, restyle)
 
-    def say(self, batch: PublicBatch) -> tuple[Tensor, Tensor]:
+    def say(self, batch: PublicBatch, restyle: Restyle | None = None) -> tuple[Tensor, Tensor]:
         """Features and logits on a public batch."""
         with self.speaking():
-            return self.trainer.answer(self, self.look(batch))
+            return self.trainer.answer(self, self.look(batch, restyle))
 
     @contextmanager
     def speaking(self) -> Iterator[None]:
@@ -132,7 +133,7 @@ class Client:
 
     # -- learning ------------------------------------------------------------------------------------------------
 
-    def learn(self, batch: PublicBatch, loss: Loss, **targets: Tensor) -> None:
+    def learn(self, batch: PublicBatch, loss: Loss, restyle: Restyle | None = None, /, **targets: Tensor) -> None:
         """One optimiser step on a public batch."""
         settings = self.settings
         if settings.public_optimizer == "batch":
@@ -140,7 +141,7 @@ class Client:
         if "public" not in self.optimizers:
             self.optimizers["public"] = self.public_optimizer()
         self.model.train()
-        images = self.look(batch)
+        images = self.look(batch, restyle)
         lesson = Batch(images, torch.empty(0, dtype=torch.int64, device=self.device), targets)
         self.record("public", self.trainer.train(self, self.optimizers["public"], loss, [lesson]))
 
@@ -152,14 +153,15 @@ class Client:
         first: int = 0,
         phase: str = "local",
         views: int = 1,
+        restyle: Restyle | None = None,
         after_step: Callable[[Client], None] | None = None,
         **targets: Frozen | Tensor,
     ) -> None:
         """Epochs over the private data with a fresh optimiser. ``targets`` come with every batch by their name:
         tensors with one row per private image, or what a `Frozen` model says about it. ``first`` numbers the first
         epoch, for a phase that is made of several fits. With ``views`` = 2 a second augmentation of the images comes
-        as ``batch["view2"]``, and so on. ``after_step`` is called after every optimiser step, on the device's own
-        time: it must not wait for it."""
+        as ``batch["view2"]``, and so on. ``restyle`` changes the images after targets were asked about them.
+        ``after_step`` is called after every optimiser step, on the device's own time: it must not wait for it."""
         epochs = self.settings.epochs_of(self.index) if epochs is None else epochs
         if epochs == 0:
             return
@@ -170,7 +172,7 @@ class Client:
             optimizer.register_step_post_hook(lambda *_: after_step(self))
         sources = {name: self._source(target) for name, target in targets.items()}
         self.model.train()
-        batches = self._private_batches(range(first, first + epochs), sources, views)
+        batches = self._private_batches(range(first, first + epochs), sources, views, restyle)
         self.record(phase, self.trainer.train(self, optimizer, loss, batches))
 
     def parameters(self) -> list[nn.Parameter]:
@@ -204,7 +206,9 @@ class Client:
 
     # -- private data --------------------------------------------------------------------------------------------
 
-    def _private_batches(self, epochs: range, sources: Mapping[str, Tensor | Echo], views: int = 1) -> Iterator[Batch]:
+    def _private_batches(
+        self, epochs: range, sources: Mapping[str, Tensor | Echo], views: int = 1, restyle: Restyle | None = None
+    ) -> Iterator[Batch]:
         n, size = len(self.private), self.settings.local_batch
         ready = self._ready_images()
         for epoch in epochs:
@@ -219,6 +223,9 @@ class Client:
                 images = self._private_images(index, epoch, number) if ready is None else ready[index]
                 targets = {k: v(images) if isinstance(v, Echo) else v[index] for k, v in sources.items()}
                 targets |= {f"view{v}": self._private_images(index, epoch, number, v) for v in range(2, views + 1)}
+                if restyle is not None:
+                    draw = self._draw("restyle", epoch, number)
+                    images = restyled(images, restyle, draw, self.private.mean, self.private.std)
                 yield Batch(images, self.private.labels[index], targets)
 
     def lessons(self, epochs: int) -> Iterator[Batch]:

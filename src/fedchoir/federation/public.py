@@ -8,6 +8,7 @@ from torch import Tensor
 from fedchoir.data.augment import Augmentation, augment
 from fedchoir.data.images import normalise
 from fedchoir.data.public import PublicSet
+from fedchoir.data.style import Restyle, restyled
 from fedchoir.federation.phases import PublicBatch
 from fedchoir.rng import generator
 
@@ -26,14 +27,17 @@ class PublicView:
     def __len__(self) -> int:
         return len(self._images)
 
-    def images(self, batch: PublicBatch) -> Tensor:
-        """B×3×S×S, augmented and normalised. Made once a round, however many clients look at it."""
+    def images(self, batch: PublicBatch, restyle: Restyle | None = None) -> Tensor:
+        """B×3×S×S, augmented and normalised. Made once a round, however many clients look at it; restyled for each."""
         if batch.round != self._round:
             self._made.clear()
             self._round = batch.round
         if batch not in self._made:
             self._made[batch] = self._make(batch)
-        return self._made[batch]
+        if restyle is None:
+            return self._made[batch]
+        draw = generator(self._seed, "public restyle", batch.round, batch.epoch, batch.index)
+        return restyled(self._made[batch], restyle, draw, self._public.mean, self._public.std)
 
     def _make(self, batch: PublicBatch) -> Tensor:
         order = torch.randperm(len(self), generator=generator(self._seed, "public order", batch.round, batch.epoch))

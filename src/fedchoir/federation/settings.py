@@ -22,7 +22,7 @@ class Settings(BaseModel):
     local_weight_decay: float = Field(0.0, ge=0, description="weight decay of the local phase")
     optimizer: Literal["adam", "sgd"] = Field("adam", description="optimiser of the local phase")
     momentum: float = Field(0.0, ge=0, lt=1, description="momentum, for sgd")
-    private_augment: Literal["none", "weak", "strong", "fccl"] = Field(
+    private_augment: Literal["none", "weak", "strong", "fccl", "affine", "paint", "affine-paint"] = Field(
         "none", description="augmentation of private images"
     )
     lr_schedule: Literal["linear", "constant"] = Field(
@@ -37,7 +37,7 @@ class Settings(BaseModel):
     public_weight_decay: float = Field(0.0, ge=0, description="weight decay of the public phase")
     public_epochs: int = Field(1, ge=1, description="passes over the public set in each round")
     public_size: int = Field(5000, ge=2, description="number of public images")
-    public_augment: Literal["none", "weak", "strong", "fccl"] = Field(
+    public_augment: Literal["none", "weak", "strong", "fccl", "affine", "paint", "affine-paint"] = Field(
         "weak", description="augmentation of public images; every client sees the same view"
     )
     public_optimizer: Literal["round", "batch"] = Field(

@@ -1,0 +1,116 @@
+"""What does each part of Choir bring? A small Digits that a single CPU core plays in minutes, FCCL+ beside it.
+
+    python benchmarks/choir_proxy.py --data-root DATA --out runs/choir-proxy
+
+The four real domains at 16×16 with four small models; fewer SVHN and SYN images, public images, epochs and rounds than
+the papers' Digits. Options are to be chosen with ``--validation`` and other seeds: the score is then taken on a fifth
+of the training images, on which nothing was trained, and the test images are not looked at. Runs that are finished are
+not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedchoir import Experiment, Result, run
+from fedchoir.federation.result import load_result
+from validation import write_validation
+
+DOMAINS = ("mnist", "usps", "svhn", "syn")
+MODELS = ("resnet10@16", "resnet12@16", "resnet12@12", "vgg9@8")
+SMALL: dict[str, Any] = {
+    "image_size": 16, "private": (150, 80, 3000, 1500), "local_epochs": (20, 30, 4, 4), "local_batch": 64,
+    "public_size": 512, "public_batch": 128, "evaluate_every": 1000,
+}  # fmt: skip
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "solo": ("solo", {}),
+    "fccl+": ("fccl+", {}),
+    "fccl+, painted": ("fccl+", {"private_augment": "paint"}),
+    "choir: no painting": ("choir", {"styles": "none"}),
+    "choir: styles exchanged": ("choir", {"styles": "exchanged"}),
+    "choir: no public phase": ("choir", {"use_fccm": False, "use_fisl": False}),
+    "choir": ("choir", {}),
+    "fccl+, affine": ("fccl+", {"private_augment": "affine"}),
+    "fccl+, affine and painted": ("fccl+", {"private_augment": "affine-paint"}),
+    "choir, affine": ("choir", {"private_augment": "affine"}),
+    "choir: no FNTD": ("choir", {"use_fntd": False}),
+    "choir: public images as they are": ("choir", {"public_style_share": 0.0}),
+    "choir: three quarters painted": ("choir", {"style_share": 0.75}),
+    "fedmd": ("fedmd", {}),
+}
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-root", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=Path("runs/choir-proxy"))
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--seeds", default="2,3,4")
+    parser.add_argument("--variants", default=";".join(list(VARIANTS)[:10]), help="separated by semicolons")
+    parser.add_argument("--tests", type=int, default=1000, help="test images of each domain, the first ones")
+    parser.add_argument("--validation", action="store_true", help="score on held-back training images")
+    return parser.parse_args()
+
+
+def prepare(o: argparse.Namespace) -> Path:
+    """A data root with few test images: the first ones of the test set, or of the part that was held back."""
+    folder: Path = o.out / ("validation-data" if o.validation else "data")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in DOMAINS:
+        if not (folder / f"{name}.npz").exists():
+            root = write_validation(o.data_root, o.out / "held-back", name) if o.validation else o.data_root
+            with np.load(root / f"{name}.npz") as stored:
+                parts = {key: stored[key] for key in ("train_x", "train_y")}
+                parts |= {key: stored[key][: o.tests] for key in ("test_x", "test_y")}
+            np.savez(folder / f"{name}.npz", **parts)
+    public = folder / "cifar100.npz"
+    if not public.exists():
+        public.symlink_to((o.data_root / "cifar100.npz").resolve())
+    return folder
+
+
+def play(o: argparse.Namespace, root: Path, label: str, seed: int) -> Result:
+    method, special = VARIANTS[label]
+    kind = "validation" if o.validation else "test"
+    out = o.out / kind / f"{label.translate(str.maketrans(' :,', '-__'))}-seed{seed}"
+    if (out / "result.json").exists():
+        return load_result(out)
+    return run(
+        Experiment(
+            method=method,
+            scenario="digits",
+            public="cifar100",
+            models=MODELS,
+            rounds=o.rounds,
+            seed=seed,
+            data_root=root,
+            device="cpu",
+            out=out,
+            settings={**SMALL, **special},
+        )
+    )
+
+
+def main() -> None:
+    o = options()
+    root = prepare(o)
+    found: dict[str, list[Result]] = {label: [] for label in o.variants.split(";")}
+    for seed in map(int, o.seeds.split(",")):
+        for label, results in found.items():
+            results.append(result := play(o, root, label, seed))
+            print(f"{label}, seed {seed}: intra {result.intra_avg:.1f}, inter {result.inter_avg:.1f}", flush=True)
+    print("\n| | intra | inter | inter of each seed | of each client |\n|---|---|---|---|---|")
+    for label, results in found.items():
+        intra, inter = [r.intra_avg for r in results], [r.inter_avg for r in results]
+        each = " / ".join(f"{statistics.mean(column):.1f}" for column in zip(*(r.inter for r in results), strict=True))
+        seeds = " / ".join(f"{value:.1f}" for value in inter)
+        print(f"| {label} | {statistics.mean(intra):.1f} | {statistics.mean(inter):.1f} | {seeds} | {each} |")
+
+
+if __name__ == "__main__":
+    main()

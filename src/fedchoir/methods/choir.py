@@ -1,0 +1,149 @@
+"""Choir, this project's own: what holds up of FCCL+, on images that are partly painted in other colours."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedchoir.data.style import WIDE, Restyle, restyle, style_of
+from fedchoir.federation.aggregate import gather
+from fedchoir.federation.client import Client, Frozen
+from fedchoir.federation.payload import Payload, says
+from fedchoir.federation.phases import Exchange, PublicBatch, Round, Script, Step
+from fedchoir.federation.settings import Settings
+from fedchoir.federation.training import Batch
+from fedchoir.losses import fccm, fisl, fntd, instance_similarity
+from fedchoir.methods.method import PublicMethod, Voice
+
+
+class ChoirParams(Settings):
+    styles: Literal["wide", "exchanged", "none"] = Field(
+        "wide", description="wide: any colours, nothing is sent; exchanged: the clients' own; none: no painting"
+    )
+    style_share: float = Field(0.5, ge=0, le=1, description="ρ: share of the private images that are painted")
+    public_style_share: float = Field(0.5, ge=0, le=1, description="share of the public images that are painted")
+    use_fccm: bool = Field(True, description="FCCM on public images on/off")
+    use_fisl: bool = Field(True, description="FISL on public images on/off")
+    off_diagonal: float = Field(0.0051, ge=0, description="λ: weight of FCCM's off-diagonal entries")
+    omega: float = Field(3.0, ge=0, description="ω: weight of FISL")
+    similarity_temperature: float = Field(0.02, gt=0, description="μ: temperature of FISL's similarities")
+    use_fntd: bool = Field(True, description="non-target distillation at home on/off")
+    temperature: float = Field(3.0, gt=0, description="τ: temperature of the non-target distillation")
+
+
+class Choir(PublicMethod):
+    """FCCL+'s public phase and a milder form of its local one, on images that are partly painted anew.
+
+    **Painting.** With z the luma of an image x, mean 0 and variance 1 over the image, and a style [m | B | W] (3×7),
+
+        x′ = clamp(m + B ε + (W ε′) · z, 0, 1),   ε, ε′ ~ N(0, I₃)
+
+    keeps the drawing and changes its colours; ε′ and −ε′ are equally likely, so bright becomes dark half the time. The
+    style is one ``wide`` for all, m = ½ and B = W = ¼ I; or, ``exchanged``, that of a client k drawn for each image: k
+    sends 21 numbers once, the mean colour m_k of its images and roots B_k, W_k of the covariances of colours between
+    and within them, and the server passes them on.
+
+    **Public phase.** FCCM + ω·FISL (eq. 6 of FCCL+) on public images, a share of which is painted, alike at all sites.
+
+    **Local phase.** With x̃ = x′ for a share ρ of the images and x̃ = x for the rest,
+
+        CE(z(x̃), y) + τ² KL(σ_{≠y}(z_T(x) / τ) ‖ σ_{≠y}(z(x̃) / τ))
+
+    with T the model at the start of the round, which sees x as it is, and σ_{≠y} over the wrong classes alone (FedNTD's
+    form, which has no gradient on the true logit).
+    """
+
+    name = "choir"
+    title = "practice on repainted images; cross-correlation and instance similarity on repainted public data"
+    Params = ChoirParams
+    params: ChoirParams
+
+    @classmethod
+    def needs_each(cls, params: Settings) -> str:
+        return "its server passes on each client's style" if getattr(params, "styles", "") == "exchanged" else ""
+
+    def round(self, r: Round) -> Script:
+        if self.params.styles == "exchanged":
+            yield from self.introductions(r)
+        if self.params.use_fntd:
+            yield Step(self.remember)
+        yield from super().round(r)
+
+    # -- styles ----------------------------------------------------------------------------------------------------
+
+    def introductions(self, r: Round) -> Script:
+        """Who is new in this round says what its images look like; everyone hears of all that are known."""
+        styles = self.server.get("styles", torch.full((len(self.task.clients), 3, 7), torch.nan)).clone()
+        if styles[list(r.clients)].isnan().any():
+            said = yield Exchange(self.introduce, combine=gather)
+            styles[list(said)] = torch.stack([answer["style"].cpu() for answer in said.values()])
+            self.server["styles"] = styles
+        yield Step(self.meet, heard=Payload(styles=styles[~styles.isnan().any(dim=(1, 2))]))
+
+    @says(style="3 7")
+    def introduce(self, client: Client) -> Payload:
+        return Payload(style=style_of(client.private.images))
+
+    def meet(self, client: Client, heard: Payload) -> None:
+        client.memory["styles"] = heard["styles"]
+
+    def painter(self, client: Client, share: float) -> Restyle | None:
+        """Paints a share of the images it is given."""
+        if self.params.styles == "none" or not share:
+            return None
+        styles = WIDE.to(client.device) if self.params.styles == "wide" else client.recall_tensor("styles")
+        return lambda pixels, draw: restyle(pixels, styles, share, draw)
+
+    # -- public phase ----------------------------------------------------------------------------------------------
+
+    def collaborate(self, r: Round) -> Script:
+        if self.params.use_fccm or self.params.use_fisl:
+            yield from super().collaborate(r)
+
+    @property
+    def voice(self) -> Voice:
+        logits, both = self.params.use_fccm, self.params.use_fccm and self.params.use_fisl
+        return self.speak if both else self.speak_logits if logits else self.speak_similarity
+
+    @says(logits="B C", similarity="B B-1")
+    def speak(self, client: Client, batch: PublicBatch) -> Payload:
+        h, z = client.say(batch, self.painter(client, self.params.public_style_share))
+        return Payload(logits=z, similarity=instance_similarity(h, self.params.similarity_temperature))
+
+    @says(logits="B C")
+    def speak_logits(self, client: Client, batch: PublicBatch) -> Payload:
+        return self.speak(client, batch).only("logits")
+
+    @says(similarity="B B-1")
+    def speak_similarity(self, client: Client, batch: PublicBatch) -> Payload:
+        return self.speak(client, batch).only("similarity")
+
+    def listen(self, client: Client, batch: PublicBatch, consensus: Payload) -> None:
+        client.learn(batch, self.public_loss, self.painter(client, self.params.public_style_share), **consensus)
+
+    def public_loss(self, client: Client, batch: Batch) -> Tensor:
+        p = self.params
+        h, z = client.both(batch.images)
+        loss = fccm(z, batch["logits"], p.off_diagonal) if p.use_fccm else z.new_zeros(())
+        if p.use_fisl:
+            loss = loss + p.omega * fisl(instance_similarity(h, p.similarity_temperature), batch["similarity"])
+        return loss
+
+    # -- local phase -----------------------------------------------------------------------------------------------
+
+    def remember(self, client: Client) -> None:
+        client.memory["teacher"] = client.snapshot()
+
+    def practise(self, client: Client) -> None:
+        targets: dict[str, Any] = {"teacher": Frozen(client.recall("teacher"))} if self.params.use_fntd else {}
+        client.fit(self.local_loss, restyle=self.painter(client, self.params.style_share), **targets)
+
+    def local_loss(self, client: Client, batch: Batch) -> Tensor:
+        z = client.logits(batch.images)
+        loss = cross_entropy(z, batch.labels)
+        t = self.params.temperature
+        return loss + fntd(z, batch["teacher"], batch.labels, t, "renormalised") if self.params.use_fntd else loss

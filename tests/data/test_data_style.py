@@ -1,0 +1,152 @@
+"""Styles: what the numbers are, and that painted images have them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fedchoir.data import style as module
+from fedchoir.data.images import IMAGENET_MEAN, IMAGENET_STD, denormalise, normalise
+from fedchoir.data.style import paint, restyle, restyled, style_of
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture
+def images() -> torch.Tensor:
+    return torch.randint(0, 256, (20, 3, 8, 8), generator=seeded(0), dtype=torch.uint8)
+
+
+@pytest.fixture
+def styles(images: torch.Tensor) -> torch.Tensor:
+    return torch.stack([style_of(images[:10]), style_of(images[10:] // 2)])
+
+
+# -- what a style is ---------------------------------------------------------------------------------------------------
+
+
+def test_a_style_is_a_mean_and_two_covariances_by_numpy(images):
+    style = style_of(images).double().numpy()
+    x = images.numpy().astype(np.float64) / 255
+    colours = x.mean(axis=(2, 3))
+    between = np.cov(colours, rowvar=False, bias=True)
+    within = np.mean([np.cov(image.reshape(3, -1), bias=True) for image in x], axis=0)
+    np.testing.assert_allclose(style[:, 0], colours.mean(axis=0), atol=1e-6)
+    np.testing.assert_allclose(style[:, 1:4] @ style[:, 1:4].T, between, atol=5e-6)
+    np.testing.assert_allclose(style[:, 4:7] @ style[:, 4:7].T, within, atol=5e-6)
+
+
+def test_the_covariances_add_up_to_that_of_all_pixels(images):
+    style = style_of(images)
+    total = sum(style[:, part] @ style[:, part].T for part in (slice(1, 4), slice(4, 7)))
+    pixels = (images.float() / 255).transpose(0, 1).flatten(1)
+    torch.testing.assert_close(total, torch.cov(pixels, correction=0), atol=1e-5, rtol=0)
+
+
+def test_order_chunks_and_places_of_pixels_do_not_matter(images, monkeypatch):
+    style = style_of(images)
+    torch.testing.assert_close(style_of(images.flip(0)), style)
+    torch.testing.assert_close(style_of(images.flatten(2)[:, :, torch.randperm(64)].view_as(images)), style)
+    monkeypatch.setattr(module, "_CHUNK", 7)
+    torch.testing.assert_close(style_of(images), style)
+
+
+@pytest.mark.parametrize("value", [0, 255])
+def test_one_plain_image_has_a_style_too(value):
+    style = style_of(torch.full((1, 3, 4, 4), value, dtype=torch.uint8))
+    torch.testing.assert_close(style[:, 0], torch.full((3,), value / 255))
+    assert style[:, 1:].abs().max() < 2e-3
+
+
+# -- painting ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_painted_image_has_the_mean_of_the_ground_and_varies_along_the_stroke(images):
+    pixels = images.float() / 255
+    ground, stroke = (
+        torch.full((20, 3, 1), 0.5),
+        0.02 * torch.randn(20, 3, 1, generator=seeded(1)),
+    )  # nothing is clamped
+    seen = paint(pixels, ground, stroke).flatten(2)
+    torch.testing.assert_close(seen.mean(dim=2, keepdim=True), ground)
+    for image, direction in zip(seen, stroke, strict=True):
+        torch.testing.assert_close(torch.cov(image, correction=0), direction @ direction.T, atol=1e-6, rtol=0)
+
+
+def test_painting_forgets_brightness_contrast_and_polarity_but_for_the_sign(images):
+    pixels = images.float() / 255
+    ground, stroke = torch.full((20, 3, 1), 0.5), torch.full((20, 3, 1), 0.1)
+    seen = paint(pixels, ground, stroke)
+    torch.testing.assert_close(paint(0.3 * pixels + 0.2, ground, stroke), seen, atol=1e-4, rtol=0)
+    torch.testing.assert_close(paint(1 - pixels, ground, -stroke), seen, atol=1e-4, rtol=0)
+
+
+def test_a_plain_image_becomes_plain_ground():
+    ground = torch.tensor([0.1, 0.5, 0.9]).view(1, 3, 1)
+    seen = paint(torch.full((1, 3, 4, 4), 0.3), ground, torch.ones(1, 3, 1))
+    torch.testing.assert_close(seen, ground.unsqueeze(3).expand(1, 3, 4, 4), atol=1e-3, rtol=0)
+
+
+def test_painted_sets_have_the_style_they_were_painted_in():
+    """The style of many painted images is the style asked for, where no colour is cut off."""
+    wanted = torch.tensor(
+        [[0.5, 0.06, 0, 0, 0.05, 0, 0], [0.4, 0.02, 0.05, 0, 0.01, 0.06, 0], [0.6, 0, 0.01, 0.04, -0.02, 0.01, 0.03]]
+    )
+    pixels = torch.rand(4000, 3, 6, 6, generator=seeded(2))
+    seen = restyle(pixels, wanted.unsqueeze(0), 1.0, seeded(3))
+    got = style_of(seen.mul(255).round().byte())
+    for part in (slice(1, 4), slice(4, 7)):
+        torch.testing.assert_close(
+            got[:, part] @ got[:, part].T, wanted[:, part] @ wanted[:, part].T, atol=4e-4, rtol=0
+        )
+    torch.testing.assert_close(got[:, 0], wanted[:, 0], atol=5e-3, rtol=0)
+
+
+# -- a batch -----------------------------------------------------------------------------------------------------------
+
+
+def test_range_determinism_and_untouched_input(images, styles):
+    pixels = images.float() / 255
+    before = pixels.clone()
+    first, again, other = (restyle(pixels, styles, 0.5, seeded(s)) for s in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert torch.equal(pixels, before)
+    assert first.min() >= 0
+    assert first.max() <= 1
+    wild = restyle(pixels, 1e6 * styles, 1.0, seeded(1))  # whatever another site sends
+    assert wild.min() >= 0
+    assert wild.max() <= 1
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_the_share_that_is_painted(styles, share):
+    pixels = torch.rand(2000, 3, 4, 4, generator=seeded(4))
+    painted = (restyle(pixels, styles, share, seeded(5)) != pixels).flatten(1).any(dim=1).float().mean()
+    assert abs(painted - share) < 0.04
+
+
+def test_every_style_is_used_and_every_image_drawn_on_its_own():
+    plain = torch.zeros(3, 3, 7)
+    plain[:, :, 0] = torch.tensor([0.2, 0.5, 0.8]).unsqueeze(1)  # three grounds, no variation
+    seen = restyle(torch.rand(300, 3, 4, 4, generator=seeded(6)), plain, 1.0, seeded(7))[:, 0, 0, 0]
+    counts = torch.stack([(seen - ground).abs() < 1e-6 for ground in (0.2, 0.5, 0.8)]).sum(dim=1)
+    assert counts.sum() == 300
+    assert counts.min() > 60
+
+
+def test_any_device_without_reading_back(styles):
+    pixels = torch.empty(4, 3, 8, 8, device="meta")
+    assert restyle(pixels, styles.to("meta"), 0.5, seeded(0)).device.type == "meta"
+
+
+def test_normalised_images_are_restyled_in_their_own_scale(images, styles):
+    pixels = images.float() / 255
+    normal = normalise(images, IMAGENET_MEAN, IMAGENET_STD)
+    torch.testing.assert_close(denormalise(normal, IMAGENET_MEAN, IMAGENET_STD), pixels)
+    seen = restyled(normal, lambda x, g: restyle(x, styles, 0.5, g), seeded(1), IMAGENET_MEAN, IMAGENET_STD)
+    expected = normalise(restyle(pixels, styles, 0.5, seeded(1)), IMAGENET_MEAN, IMAGENET_STD)
+    torch.testing.assert_close(seen, expected, atol=1e-4, rtol=1e-4)

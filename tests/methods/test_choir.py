@@ -1,0 +1,146 @@
+"""Choir: what its styles cost and do, and what it is without them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tests.stage import Stage, same
+from torch.nn.functional import cross_entropy
+
+from fedchoir import Experiment, run
+from fedchoir.data.augment import augment
+from fedchoir.data.style import style_of
+from fedchoir.errors import UsageError
+from fedchoir.federation.phases import Exchange, Step
+from fedchoir.federation.training import Batch
+from fedchoir.losses import fntd
+
+PLAIN = ("simple_cnn@4", "simple_cnn@6", "mlp")  # no BatchNorm and no dropout: eval and training mode say the same
+STYLE = 21 * 4  # bytes
+Make = Callable[..., Stage]
+
+
+def after(make: Make, method: str = "choir", rounds: int = 2, **settings: Any) -> list[dict[str, torch.Tensor]]:
+    """The clients' weights after some rounds."""
+    s = make(method, PLAIN, **settings)
+    s.play(rounds)
+    return s.weights()
+
+
+# -- what is sent ------------------------------------------------------------------------------------------------------
+
+
+def test_a_style_goes_up_once_and_all_styles_come_down_every_round(stage: Make) -> None:
+    batches = 4 * sum(b * 4 + b * (b - 1) for b in (16, 16, 8))
+    first, second = stage("choir", PLAIN, styles="exchanged").play(2)
+    assert (first["bytes_up"], second["bytes_up"]) == (3 * (batches + STYLE), 3 * batches)
+    assert first["bytes_down"] == second["bytes_down"] == 3 * (batches + 3 * STYLE)
+
+
+@pytest.mark.parametrize(
+    ("switches", "numbers"),
+    [({"use_fisl": False}, lambda b: b * 4), ({"use_fccm": False}, lambda b: b * (b - 1))],
+)
+def test_a_batch_costs_what_the_modules_compare(
+    switches: dict[str, Any], numbers: Callable[[int], int], stage: Make
+) -> None:
+    (event,) = stage("choir", PLAIN, styles="none", **switches).play()
+    assert event["bytes_up"] == event["bytes_down"] == 3 * 4 * sum(numbers(b) for b in (16, 16, 8))
+
+
+def test_everyone_hears_the_styles_of_all(stage: Make) -> None:
+    s = stage("choir", PLAIN, styles="exchanged")
+    s.play()
+    expected = torch.stack([style_of(client.private.images) for client in s.clients])
+    for client in s.clients:
+        assert torch.equal(client.recall_tensor("styles"), expected)
+
+
+def test_who_was_away_is_asked_when_it_comes(stage: Make) -> None:
+    """The server asks again as long as it does not know a participant's style, and passes on those it knows."""
+    method, task = (s := stage("choir", PLAIN, styles="exchanged")).method, s.task
+    style = {k: method.introduce(client) for k, client in enumerate(s.clients)}
+    script = method.introductions(task.round(0, method.params))
+    assert isinstance(next(script), Exchange)
+    step = script.send({0: style[0], 2: style[2]})  # client 1 gave no answer
+    assert isinstance(step, Step)
+    assert torch.equal(step.heard["styles"], torch.stack([style[k]["style"] for k in (0, 2)]))
+    script = method.introductions(task.round(1, method.params))
+    assert isinstance(next(script), Exchange)
+    assert len(script.send({1: style[1]}).heard["styles"]) == 3
+    assert isinstance(next(method.introductions(task.round(2, method.params))), Step)
+
+
+def test_a_server_that_may_only_see_sums_cannot_pass_styles_on(small: Callable[..., Experiment]) -> None:
+    with pytest.raises(UsageError, match="each client's style"):
+        run(small("choir", secure=True, settings={"styles": "exchanged"}))
+
+
+# -- what it does ------------------------------------------------------------------------------------------------------
+
+
+def test_without_styles_it_is_fccl_plus_with_the_renormalised_distillation(stage: Make) -> None:
+    assert same(after(stage, styles="none"), after(stage, "fccl+", fntd_form="renormalised"))
+
+
+def test_without_any_module_it_is_solo(stage: Make) -> None:
+    bare = after(stage, styles="none", use_fccm=False, use_fisl=False, use_fntd=False)
+    assert same(bare, after(stage, "solo"))
+
+
+def test_painting_alone_is_solo_with_that_augmentation(stage: Make) -> None:
+    """The augmentation `paint`, which every method has, is the local half of Choir: the same images, drawn alike."""
+    alone = stage("choir", PLAIN, use_fccm=False, use_fisl=False, use_fntd=False)
+    seen = [alone.method.painter(alone.clients[0], 0.5), lambda x, g: augment((x * 255).round().byte(), "paint", g)]
+    pixels = alone.clients[0].private.images.float() / 255
+    one, two = (paint(pixels, torch.Generator().manual_seed(3)) for paint in seen)
+    torch.testing.assert_close(one, two)
+
+
+def test_painting_nothing_is_no_style_at_all(stage: Make) -> None:
+    nothing = after(stage, style_share=0.0, public_style_share=0.0)
+    assert same(nothing, after(stage, styles="none"))
+    assert not same(nothing, after(stage, public_style_share=0.0))
+    assert not same(nothing, after(stage, style_share=0.0))
+
+
+def test_a_wide_style_needs_no_exchange(stage: Make) -> None:
+    (wide,) = (s := stage("choir", PLAIN)).play()
+    (none,) = stage("choir", PLAIN, styles="none").play()
+    assert (wide["bytes_up"], wide["bytes_down"]) == (none["bytes_up"], none["bytes_down"])
+    assert not same(s.weights(), after(stage, rounds=1, styles="none"))
+    assert not same(s.weights(), after(stage, rounds=1, styles="exchanged"))
+
+
+@pytest.mark.parametrize("styles", ["wide", "exchanged"])
+def test_public_images_are_painted_alike_at_all_sites(styles: str, stage: Make) -> None:
+    s = stage("choir", PLAIN, styles=styles)
+    s.play()
+    views = [client.look(s.batch(), s.method.painter(client, 0.5)) for client in s.clients]
+    assert all(torch.equal(view, views[0]) for view in views)
+    changed = (views[0] - s.clients[0].look(s.batch())).abs().amax(dim=(1, 2, 3)) > 1e-3
+    assert 2 <= int(changed.sum()) <= 14
+
+
+def test_batches_are_painted_after_the_teacher_saw_them(stage: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    s = stage("choir", PLAIN, style_share=1.0)
+    s.play()
+    client = s.clients[0]
+    seen: list[Batch] = []
+    monkeypatch.setattr(client.trainer, "train", lambda c, o, loss, batches: (seen.extend(batches), torch.zeros(()))[1])
+    s.method.remember(client)
+    s.method.practise(client)
+    plain = list(client.lessons(s.method.params.epochs_of(0)))
+    twin = client.twin(client.recall("teacher"))
+    for batch, before in zip(seen, plain, strict=True):
+        assert torch.equal(batch.labels, before.labels)
+        torch.testing.assert_close(batch["teacher"], twin(before.images))
+        assert (batch.images - before.images).abs().amax(dim=(1, 2, 3)).min() > 1e-3
+        torch.testing.assert_close(
+            s.method.local_loss(client, batch),
+            cross_entropy(z := client.logits(batch.images), batch.labels)
+            + fntd(z, batch["teacher"], batch.labels, 3.0, "renormalised"),
+        )
