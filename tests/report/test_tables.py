@@ -59,6 +59,15 @@ def test_other_data_models_or_length_is_another_table() -> None:
     assert any("fraction=0.5" in group for group in groups)
 
 
+def test_delta_is_to_the_plainest_solo() -> None:
+    """Whichever comes first: a solo with something added is not what others are measured by."""
+    helped = a_run("solo", intra=80.0, inter=40.0, settings={"private_augment": "paint"})
+    helped = helped.model_copy(update={"label": "solo, painted"})
+    table = cells([helped, *(r.model_copy(update={"label": r.method}) for r in three_methods())])
+    assert table["fccl+"]["Δ solo 2"] == "+25.00"
+    assert table["solo, painted"]["Δ solo"] == "–"
+
+
 def test_best_second_delta_and_the_papers_number() -> None:
     table = cells(three_methods())
     assert table["fccl+"]["inter %"] == "50.00 ± 2.00"

@@ -138,6 +138,10 @@ class Choir(PublicMethod):
     def remember(self, client: Client) -> None:
         client.memory["teacher"] = client.snapshot()
 
+    def pretrain(self, client: Client) -> None:
+        painter = self.painter(client, self.params.style_share)
+        client.fit(self.supervised_loss, epochs=self.params.pretrain_epochs, phase="pretrain", restyle=painter)
+
     def practise(self, client: Client) -> None:
         targets: dict[str, Any] = {"teacher": Frozen(client.recall("teacher"))} if self.params.use_fntd else {}
         client.fit(self.local_loss, restyle=self.painter(client, self.params.style_share), **targets)

@@ -18,7 +18,7 @@ from typing import Any
 
 from fedchoir.errors import UsageError
 from fedchoir.report.gather import Run, find_runs, matrices_each, read_run, run_data
-from fedchoir.report.tables import Number, Row, as_text, grouped, rows
+from fedchoir.report.tables import Number, Row, as_text, delta, grouped, rows
 from fedchoir.version import __version__
 
 MAX_BYTES = 10_000_000
@@ -124,13 +124,12 @@ def page_data(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def row_data(row: Row, members: Sequence[Row], number: dict[int, int]) -> dict[str, Any]:
-    solo = next((other.inter for other in members if other.method == "solo"), None)
     return {
         "label": row.label,
         "seeds": len(row.results),
         "intra": number_data(row.intra),
         "inter": number_data(row.inter),
-        "delta": row.inter.mean - solo.mean if row.inter and solo and row.method != "solo" else None,
+        "delta": delta(members, row, "inter"),
         "published": published_data(row),
         "traffic": row.bytes_per_round,
         "messages": mean(result.messages for result in row.results),

@@ -142,6 +142,11 @@ def grouped(table_rows: Iterable[Row]) -> list[tuple[str, list[Row]]]:
     return list(groups.items())
 
 
+def alone(members: Iterable[Row]) -> Row | None:
+    """Every client alone, which others are compared with; where there are several such rows, the plainest."""
+    return min((row for row in members if row.method == "solo"), key=lambda row: len(row.label), default=None)
+
+
 def _identity(result: Result) -> str:
     """All that makes a run what it is, but for its seed."""
     facts = {"settings": result.settings, "precision": result.precision, "label": extra(result, "label")}

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from rich.table import Table
 
 from fedchoir.report.costs import Cost, cost_of
-from fedchoir.report.rows import Number, Row, find_results, grouped, over_seeds, rows
+from fedchoir.report.rows import Number, Row, alone, find_results, grouped, over_seeds, rows
 from fedchoir.report.sheets import NONE, Cell, Sheet, latex, markdown, readable_bytes, terminal
 
 __all__ = [
@@ -67,7 +67,7 @@ def _metric_columns(members: Sequence[Row], metric: str) -> list[tuple[str, list
 
 def delta(members: Sequence[Row], row: Row, metric: str) -> float | None:
     """How much better than every client alone."""
-    solo = next((other.number(metric) for other in members if other.method == "solo"), None)
+    solo = reference.number(metric) if (reference := alone(members)) else None
     own = row.number(metric)
     return None if solo is None or own is None or row.method == "solo" else own.mean - solo.mean
 
