@@ -82,6 +82,14 @@ def test_a_server_that_may_only_see_sums_cannot_pass_styles_on(small: Callable[.
 # -- what it does ------------------------------------------------------------------------------------------------------
 
 
+def test_pretraining_paints_in_the_styles_that_are_known_by_then(stage: Make) -> None:
+    """Any colours from the start; those of others only once they were told."""
+    nothing = {"local_epochs": 0, "use_fccm": False, "use_fisl": False, "use_fntd": False, "pretrain_epochs": 1}
+    wide, exchanged, plain = (after(stage, rounds=1, styles=s, **nothing) for s in ("wide", "exchanged", "none"))
+    assert same(exchanged, plain)
+    assert not same(wide, plain)
+
+
 def test_without_styles_it_is_fccl_plus_with_the_renormalised_distillation(stage: Make) -> None:
     assert same(after(stage, styles="none"), after(stage, "fccl+", fntd_form="renormalised"))
 

@@ -73,8 +73,6 @@ class Choir(PublicMethod):
             yield Step(self.remember)
         yield from super().round(r)
 
-    # -- styles ----------------------------------------------------------------------------------------------------
-
     def introductions(self, r: Round) -> Script:
         """Who is new in this round says what its images look like; everyone hears of all that are known."""
         styles = self.server.get("styles", torch.full((len(self.task.clients), 3, 7), torch.nan)).clone()
@@ -92,10 +90,10 @@ class Choir(PublicMethod):
         client.memory["styles"] = heard["styles"]
 
     def painter(self, client: Client, share: float) -> Restyle | None:
-        """Paints a share of the images it is given."""
-        if self.params.styles == "none" or not share:
+        """Paints a share of the images it is given; None where nothing is painted, or no style is known yet."""
+        styles = WIDE.to(client.device) if self.params.styles == "wide" else client.memory.get("styles")
+        if not share or not isinstance(styles, Tensor):
             return None
-        styles = WIDE.to(client.device) if self.params.styles == "wide" else client.recall_tensor("styles")
         return lambda pixels, draw: restyle(pixels, styles, share, draw)
 
     # -- public phase ----------------------------------------------------------------------------------------------
@@ -148,6 +146,5 @@ class Choir(PublicMethod):
 
     def local_loss(self, client: Client, batch: Batch) -> Tensor:
         z = client.logits(batch.images)
-        loss = cross_entropy(z, batch.labels)
-        t = self.params.temperature
-        return loss + fntd(z, batch["teacher"], batch.labels, t, "renormalised") if self.params.use_fntd else loss
+        loss, p = cross_entropy(z, batch.labels), self.params
+        return loss + fntd(z, batch["teacher"], batch.labels, p.temperature, "renormalised") if p.use_fntd else loss
