@@ -54,6 +54,15 @@ def test_seeds_make_one_row_and_other_settings_another(tmp_path: Path) -> None:
     assert "tabular" in group["text"]["latex"]
 
 
+def test_rows_of_a_sweep_stand_as_in_its_file(tmp_path: Path) -> None:
+    for name in ("rhfl", "fedmd", "fccl"):
+        make_run(tmp_path / name, name, 0, rounds=2)
+    order = {"fedmd": "fedmd", "rhfl": "noisy", "fccl": "fccl"}
+    (tmp_path / "sweep.json").write_text(json.dumps({"table": None, "runs": order}))
+    (group,) = data_of(write_report([tmp_path]))["groups"]
+    assert [row["label"] for row in group["rows"]] == list(order.values())
+
+
 def test_hostile_names_stay_text(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "x", "fccl", 0, rounds=3)
     edit(folder / "result.json", method=HOSTILE, scenario=HOSTILE, notes=[HOSTILE], settings={HOSTILE: HOSTILE})

@@ -18,6 +18,7 @@ from typing import Any
 
 from fedchoir.errors import UsageError
 from fedchoir.report.gather import Run, find_runs, matrices_each, read_run, run_data
+from fedchoir.report.rows import extra
 from fedchoir.report.tables import Number, Row, as_text, delta, grouped, rows
 from fedchoir.version import __version__
 
@@ -105,6 +106,7 @@ def asset(name: str) -> str:
 
 def page_data(runs: Sequence[Run]) -> dict[str, Any]:
     """Runs and the rows that bundle them, one group for each setting that can be compared."""
+    runs = sorted(runs, key=lambda run: extra(run.result, "order") or 0)  # as in the sweep's file, else as found
     number = {id(run.result): k for k, run in enumerate(runs)}
     names = run_names([run.folder for run in runs])
     kept = matrices_each(runs)
