@@ -13,29 +13,24 @@ from fedchoir.data.style import WIDE, Restyle, restyle, style_of
 from fedchoir.federation.aggregate import gather
 from fedchoir.federation.client import Client, Frozen
 from fedchoir.federation.payload import Payload, says
-from fedchoir.federation.phases import Exchange, PublicBatch, Round, Script, Step
+from fedchoir.federation.phases import Exchange, Round, Script, Step
 from fedchoir.federation.settings import Settings
 from fedchoir.federation.training import Batch
-from fedchoir.losses import fccm, fisl, fntd, instance_similarity
-from fedchoir.methods.method import PublicMethod, Voice
+from fedchoir.losses import fntd
+from fedchoir.methods.shared_similarities import SharedSimilarities, SimilarityParams
 
 
-class ChoirParams(Settings):
+class ChoirParams(SimilarityParams):
     styles: Literal["wide", "exchanged", "none"] = Field(
         "wide", description="wide: any colours, nothing is sent; exchanged: the clients' own; none: no painting"
     )
     style_share: float = Field(0.5, ge=0, le=1, description="ρ: share of the private images that are painted")
     public_style_share: float = Field(0.5, ge=0, le=1, description="share of the public images that are painted")
-    use_fccm: bool = Field(True, description="FCCM on public images on/off")
-    use_fisl: bool = Field(True, description="FISL on public images on/off")
-    off_diagonal: float = Field(0.0051, ge=0, description="λ: weight of FCCM's off-diagonal entries")
-    omega: float = Field(3.0, ge=0, description="ω: weight of FISL")
-    similarity_temperature: float = Field(0.02, gt=0, description="μ: temperature of FISL's similarities")
     use_fntd: bool = Field(True, description="non-target distillation at home on/off")
     temperature: float = Field(3.0, gt=0, description="τ: temperature of the non-target distillation")
 
 
-class Choir(PublicMethod):
+class Choir(SharedSimilarities):
     """FCCL+'s public phase and a milder form of its local one, on images that are partly painted anew.
 
     **Painting.** With z the luma of an image x, mean 0 and variance 1 over the image, and a style [m | B | W] (3×7),
@@ -96,45 +91,8 @@ class Choir(PublicMethod):
             return None
         return lambda pixels, draw: restyle(pixels, styles, share, draw)
 
-    # -- public phase ----------------------------------------------------------------------------------------------
-
-    def collaborate(self, r: Round) -> Script:
-        if self.params.use_fccm or self.params.use_fisl:
-            yield from super().collaborate(r)
-
-    @property
-    def voice(self) -> Voice:
-        logits, both = self.params.use_fccm, self.params.use_fccm and self.params.use_fisl
-        return self.speak if both else self.speak_logits if logits else self.speak_similarity
-
-    @says(logits="B C", similarity="B B-1")
-    def speak(self, client: Client, batch: PublicBatch) -> Payload:
-        h, z = client.say(batch, self.painter(client, self.params.public_style_share))
-        return Payload(logits=z, similarity=instance_similarity(h, self.params.similarity_temperature))
-
-    @says(logits="B C")
-    def speak_logits(self, client: Client, batch: PublicBatch) -> Payload:
-        return self.speak(client, batch).only("logits")
-
-    @says(similarity="B B-1")
-    def speak_similarity(self, client: Client, batch: PublicBatch) -> Payload:
-        return self.speak(client, batch).only("similarity")
-
-    def listen(self, client: Client, batch: PublicBatch, consensus: Payload) -> None:
-        client.learn(batch, self.public_loss, self.painter(client, self.params.public_style_share), **consensus)
-
-    def public_loss(self, client: Client, batch: Batch) -> Tensor:
-        p = self.params
-        h, z = client.both(batch.images)
-        loss = fccm(z, batch["logits"], p.off_diagonal) if p.use_fccm else z.new_zeros(())
-        if p.use_fisl:
-            loss = loss + p.omega * fisl(instance_similarity(h, p.similarity_temperature), batch["similarity"])
-        return loss
-
-    # -- local phase -----------------------------------------------------------------------------------------------
-
-    def remember(self, client: Client) -> None:
-        client.memory["teacher"] = client.snapshot()
+    def public_view(self, client: Client) -> Restyle | None:
+        return self.painter(client, self.params.public_style_share)
 
     def pretrain(self, client: Client) -> None:
         painter = self.painter(client, self.params.style_share)

@@ -10,24 +10,17 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedchoir.federation.client import Client, Frozen
-from fedchoir.federation.payload import Payload, says
-from fedchoir.federation.phases import PublicBatch, Round, Script, Step
-from fedchoir.federation.settings import Settings
+from fedchoir.federation.phases import Round, Script, Step
 from fedchoir.federation.training import Batch
-from fedchoir.losses import ewc, fccm, fisl, fntd, instance_similarity, kd
+from fedchoir.losses import ewc, fntd, kd
 from fedchoir.methods.fisher import diagonal_fisher
-from fedchoir.methods.method import PublicMethod, Voice
+from fedchoir.methods.shared_similarities import SharedSimilarities, SimilarityParams
 
 Regulariser = Literal["fntd", "kd", "dual", "ewc", "none"]
 
 
-class FCCLPlusParams(Settings):
-    off_diagonal: float = Field(0.0051, ge=0, description="λ of eq. 2: weight of the off-diagonal entries")
-    omega: float = Field(3.0, ge=0, description="ω of eq. 6: weight of FISL")
-    similarity_temperature: float = Field(0.02, gt=0, description="μ of eq. 3: temperature of the similarities")
+class FCCLPlusParams(SimilarityParams):
     temperature: float = Field(3.0, gt=0, description="τ of eq. 8 and 13: temperature of FNTD and KD")
-    use_fccm: bool = Field(True, description="FCCM on/off (Table 10)")
-    use_fisl: bool = Field(True, description="FISL on/off (Table 10)")
     regulariser: Regulariser = Field(
         "fntd", description="local: FNTD, KD (eq. 10), dual (FCCL's two teachers, eq. 19), EWC (Table 16) or none"
     )
@@ -40,12 +33,9 @@ class FCCLPlusParams(Settings):
         "previous", description="teacher θ^{e−1}, after the last round, or θ^e, after the public phase (Fig. 9)"
     )
     teacher_batchnorm: Literal["eval", "train"] = Field("eval", description="BatchNorm mode of the teacher")
-    standardise: Literal["biased", "unbiased"] = Field(
-        "biased", description="std of the logits' columns: biased with eps, or unbiased without (released code)"
-    )
 
 
-class FCCLPlus(PublicMethod):
+class FCCLPlus(SharedSimilarities):
     """Public phase: FCCM + ω·FISL. Local phase: CE + FNTD against the model of the previous round."""
 
     name = "fccl+"
@@ -71,44 +61,6 @@ class FCCLPlus(PublicMethod):
 
     def remember_pretrained(self, client: Client) -> None:
         client.memory["pretrained"] = client.snapshot()
-
-    def remember(self, client: Client) -> None:
-        client.memory["teacher"] = client.snapshot()
-
-    def collaborate(self, r: Round) -> Script:
-        if self.params.use_fccm or self.params.use_fisl:
-            yield from super().collaborate(r)
-
-    @property
-    def voice(self) -> Voice:
-        """What travels is what the losses in use compare (Table 4)."""
-        both = self.params.use_fccm and self.params.use_fisl
-        return self.speak if both else self.speak_logits if self.params.use_fccm else self.speak_similarity
-
-    @says(logits="B C", similarity="B B-1")
-    def speak(self, client: Client, batch: PublicBatch) -> Payload:
-        h, z = client.say(batch)
-        return Payload(logits=z, similarity=instance_similarity(h, self.params.similarity_temperature))
-
-    @says(logits="B C")
-    def speak_logits(self, client: Client, batch: PublicBatch) -> Payload:
-        return self.speak(client, batch).only("logits")
-
-    @says(similarity="B B-1")
-    def speak_similarity(self, client: Client, batch: PublicBatch) -> Payload:
-        return self.speak(client, batch).only("similarity")
-
-    def public_loss(self, client: Client, batch: Batch) -> Tensor:
-        p = self.params
-        h, z = client.both(batch.images)
-        if p.passes == "two":
-            z = client.logits(batch.images)
-        loss = z.new_zeros(())
-        if p.use_fccm:
-            loss = loss + fccm(z, batch["logits"], p.off_diagonal, standardise=p.standardise)
-        if p.use_fisl:
-            loss = loss + p.omega * fisl(instance_similarity(h, p.similarity_temperature), batch["similarity"])
-        return loss
 
     def practise(self, client: Client) -> None:
         p = self.params
