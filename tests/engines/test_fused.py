@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from fedchoir import Experiment, methods, run, runner
 from fedchoir.engines import fused
-from fedchoir.engines.depthwise import DepthwiseConv2d, is_depthwise, use_kernels
+from fedchoir.engines.depthwise import DepthwiseConv2d, is_depthwise
 from fedchoir.engines.fused import FusedPass, Pass, fuse
+from fedchoir.engines.lean import LinearExcitation, MeanPool, use_lean_layers
 from fedchoir.engines.local import LocalEngine
 from fedchoir.errors import UsageError
 from fedchoir.federation.client import Client
@@ -77,17 +78,20 @@ def test_on_a_cpu_it_is_refused_in_one_line(small: Callable[..., Experiment]) ->
 
 
 @pytest.mark.parametrize("name", ["efficientnet_b0@0.5", "mobilenet_v2@0.5"])
-def test_with_our_kernels_a_model_is_the_same_model(name: str) -> None:
+def test_with_lean_layers_a_model_is_the_same_model(name: str) -> None:
     torch.manual_seed(0)
     model = build(name, 4, image_size=32).eval()
     x = torch.randn(2, 3, 32, 32)
     names, before = list(model.state_dict()), model(x)
-    use_kernels(model)
-    depthwise = [m for m in model.modules() if isinstance(m, nn.Conv2d) and m.groups > 1]
+    use_lean_layers(model)
+    layers = list(model.modules())
+    depthwise = [m for m in layers if isinstance(m, nn.Conv2d) and m.groups > 1]
     assert depthwise
     assert all(isinstance(m, DepthwiseConv2d) for m in depthwise)
+    assert any(isinstance(m, MeanPool) for m in layers)
+    assert any(isinstance(m, LinearExcitation) for m in layers) == name.startswith("efficientnet")
     assert list(model.state_dict()) == names
-    assert torch.equal(model(x), before)
+    torch.testing.assert_close(model(x), before)
 
 
 def test_only_what_our_kernels_can_do_counts_as_depthwise() -> None:
@@ -133,14 +137,15 @@ def test_kernels_on_a_gpu_against_float64(shape: tuple[int, int, int, int]) -> N
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_fused_step_on_a_gpu_is_the_plain_step(precision: str) -> None:
+def test_a_fused_step_on_a_gpu_is_the_plain_step(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     torch.manual_seed(0)
     plain = build("mobilenet_v2@0.5", 4, image_size=32).cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     plain.head[0].p = 0.0  # its draws would differ
     ours = build("mobilenet_v2@0.5", 4, image_size=32).cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     ours.head[0].p = 0.0
     ours.load_state_dict(plain.state_dict())
-    use_kernels(ours)
+    use_lean_layers(ours)
     x = torch.randn(64, 3, 32, 32, device="cuda").contiguous(memory_format=torch.channels_last)
     losses = []
     for both in (plain.both, FusedPass(ours, 64)):

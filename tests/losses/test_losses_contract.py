@@ -40,7 +40,7 @@ CASES = {
     "cnd": Case(lambda s, t: losses.cnd(s, t, labels(s)), [(B, C)], [(B, C)]),
     "pooled_kl": Case(losses.pooled_kl, [(B, C)], [(B, C), (B,)]),
     "pool_predictions": Case(
-        lambda z: sum(t.sum() for t in losses.pool_predictions(z, torch.ones(1, 2, B).to(z))), [(2, B, C)], []
+        lambda z: sum(t.sum() for t in losses.pool_predictions(z, z.new_ones(1, 2, B))), [(2, B, C)], []
     ),
     "sce": Case(lambda z: losses.sce(z, labels(z)), [(B, C)], []),
     "class_prototypes": Case(lambda h: losses.class_prototypes(h, labels(h), C)[0].sum(), [(B, D)], []),

@@ -1,8 +1,9 @@
 """Depthwise convolution in Triton, for channels-last images on a GPU: the forward pass and both gradients.
 
-Positions and channels are tiled; every tap of the filter reads its neighbours again, from the cache. The weights'
-gradient sums over all positions: these are split into shares, which are added up at the end in a fixed order, so that
-the same input gives the same bits. With TRITON_INTERPRET=1 the kernels run on a CPU, slowly: so they are tested.
+Positions and channels are tiled; every tap of the filter reads its neighbours again, from the cache. Filters are laid
+out as images are, channels last, so that a thread reads the taps of its channels at once. The weights' gradient sums
+over all positions: these are split into shares, which are added up at the end in a fixed order, so that the same input
+gives the same bits. With TRITON_INTERPRET=1 the kernels run on a CPU, slowly: so they are tested.
 """
 
 # Triton reads the annotations of its kernels, and has no types of its own.
@@ -16,8 +17,8 @@ import triton.language as tl
 from torch import Tensor, nn
 from torch.library import triton_op, wrap_triton
 
-POSITIONS, CHANNELS = 32, 64  # of one tile
-FEWER_CHANNELS = 32  # of one tile of the weights' gradient, which has up to five sums for each
+TILE = {"BP": 32, "BC": 64, "num_warps": 4}  # positions and channels that one program works on
+GRADIENT_TILE = {"BP": 32, "BC": 32, "num_warps": 4}  # of the weights' gradient, which has up to five sums for each
 PROGRAMS = 1056  # eight for each multiprocessor of a large GPU: into about so many shares a gradient is split
 SIZES = (3, 5)  # of filters
 
@@ -35,7 +36,7 @@ def _forward(x, w, y, N, H, W, C, HO, WO, K: tl.constexpr, S: tl.constexpr, P: t
             inside = live & (h >= 0) & (h < H) & (v >= 0) & (v < W)
             place = ((image * H + h) * W + v) * C
             pixel = tl.load(x + place[:, None] + c[None, :], mask=inside[:, None] & known[None, :], other=0.0)
-            tap = tl.load(w + c * (K * K) + i * K + j, mask=known, other=0.0)
+            tap = tl.load(w + (i * K + j) * C + c, mask=known, other=0.0)
             total += pixel.to(tl.float32) * tap.to(tl.float32)[None, :]
     tl.store(y + (p * C)[:, None] + c[None, :], total.to(y.dtype.element_ty), mask=live[:, None] & known[None, :])
 
@@ -56,7 +57,7 @@ def _input_gradient(dy, w, dx, N, H, W, C, HO, WO, K: tl.constexpr, S: tl.conste
                 inside = inside & (a % S == 0) & (b % S == 0)
             place = ((image * HO + h) * WO + v) * C
             slope = tl.load(dy + place[:, None] + c[None, :], mask=inside[:, None] & known[None, :], other=0.0)
-            tap = tl.load(w + c * (K * K) + i * K + j, mask=known, other=0.0)
+            tap = tl.load(w + (i * K + j) * C + c, mask=known, other=0.0)
             total += slope.to(tl.float32) * tap.to(tl.float32)[None, :]
     tl.store(dx + (p * C)[:, None] + c[None, :], total.to(dx.dtype.element_ty), mask=live[:, None] & known[None, :])
 
@@ -109,12 +110,18 @@ def _images(t: Tensor) -> Tensor:
     return t.contiguous(memory_format=torch.channels_last)
 
 
-def _empty(shape: tuple[int, ...], like: Tensor) -> Tensor:
-    return torch.empty(shape, device=like.device, dtype=like.dtype, memory_format=torch.channels_last)
+def _taps(weight: Tensor) -> Tensor:
+    """C×1×k×k filters as k²×C."""
+    return weight.flatten(1).t().contiguous()
+
+
+def _empty(shape: tuple[int, int, int, int], like: Tensor) -> Tensor:
+    n, c, h, w = shape
+    return torch.empty_strided(shape, (h * w * c, 1, w * c, c), device=like.device, dtype=like.dtype)
 
 
 def _grid(positions: int, channels: int) -> tuple[int, int]:
-    return triton.cdiv(positions, POSITIONS), triton.cdiv(channels, CHANNELS)
+    return triton.cdiv(positions, TILE["BP"]), triton.cdiv(channels, TILE["BC"])
 
 
 @triton_op("fedchoir::depthwise", mutates_args={})
@@ -124,7 +131,7 @@ def depthwise(x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
     ho, wo = (h + 2 * padding - k) // stride + 1, (w + 2 * padding - k) // stride + 1
     y = _empty((n, c, ho, wo), x)
     _launch(_forward)[_grid(n * ho * wo, c)](
-        _images(x), weight.contiguous(), y, n, h, w, c, ho, wo, K=k, S=stride, P=padding, BP=POSITIONS, BC=CHANNELS
+        _images(x), _taps(weight), y, n, h, w, c, ho, wo, K=k, S=stride, P=padding, **TILE
     )
     return y
 
@@ -134,8 +141,8 @@ def input_gradient(dy: Tensor, weight: Tensor, height: int, width: int, stride: 
     (n, c, ho, wo), k = dy.shape, weight.shape[-1]
     dx = _empty((n, c, height, width), dy)
     _launch(_input_gradient)[_grid(n * height * width, c)](
-        _images(dy), weight.contiguous(), dx, n, height, width, c, ho, wo,
-        K=k, S=stride, P=padding, BP=POSITIONS, BC=CHANNELS,
+        _images(dy), _taps(weight), dx, n, height, width, c, ho, wo,
+        K=k, S=stride, P=padding, **TILE,
     )  # fmt: skip
     return dx
 
@@ -143,14 +150,16 @@ def input_gradient(dy: Tensor, weight: Tensor, height: int, width: int, stride: 
 @triton_op("fedchoir::depthwise_weight_gradient", mutates_args={})
 def weight_gradient(x: Tensor, dy: Tensor, size: int, stride: int, padding: int) -> Tensor:
     (n, c, h, w), (ho, wo) = x.shape, (dy.shape[2], dy.shape[3])
-    positions, tiles = n * ho * wo, triton.cdiv(c, FEWER_CHANNELS)
+    positions, tiles = n * ho * wo, triton.cdiv(c, GRADIENT_TILE["BC"])
     most = PROGRAMS // (tiles * size) + 1
-    share = max(POSITIONS, triton.next_power_of_2(triton.cdiv(positions, most)))  # few lengths: each is a kernel
+    share = max(
+        GRADIENT_TILE["BP"], triton.next_power_of_2(triton.cdiv(positions, most))
+    )  # few lengths: each is a kernel
     shares = triton.cdiv(positions, share)
     out = torch.empty((shares, size * size, c), device=x.device, dtype=torch.float32)
     _launch(_weight_gradient)[(tiles, size, shares)](
         _images(x), _images(dy), out, n, h, w, c, ho, wo,
-        SHARE=share, K=size, S=stride, P=padding, BP=POSITIONS, BC=FEWER_CHANNELS,
+        SHARE=share, K=size, S=stride, P=padding, **GRADIENT_TILE,
     )  # fmt: skip
     return out.sum(0).t().reshape(c, 1, size, size)
 
@@ -188,10 +197,3 @@ def is_depthwise(layer: nn.Module) -> bool:
     alone = layer.groups == layer.in_channels == layer.out_channels > 1 and layer.bias is None
     square = len(set(layer.kernel_size)) == len(set(layer.stride)) == len(set(layer.padding)) == 1
     return alone and square and layer.dilation == (1, 1) and layer.kernel_size[0] in SIZES
-
-
-def use_kernels(model: nn.Module) -> None:
-    """Let ``model``'s depthwise convolutions run in the kernels here. Weights and their names stay as they are."""
-    for layer in model.modules():
-        if is_depthwise(layer):
-            layer.__class__ = DepthwiseConv2d

@@ -1,8 +1,8 @@
 """Training passes whose layers are fused (``--compile``), for GPUs.
 
 At 32×32 a step of EfficientNet or MobileNet is a thousand small kernels, and BatchNorm and activations each go
-through all of memory. torch.compile makes few of many, and depthwise convolutions, which cuDNN is slow at, run in
-kernels of our own. Compiling takes a minute or so for each architecture: only the passes that there are many of are
+through all of memory. torch.compile makes few of many, small ones that do not depend on each other (a cast of each
+weight, a count of each BatchNorm) become one, and layers that cuDNN is slow at are computed in other ways. Compiling takes a minute or so for each architecture: only the passes that there are many of are
 compiled, those of whole batches of private images; for the rest the model is called as ever.
 """
 
@@ -27,7 +27,7 @@ WORTH = 100  # whole batches that a client learns from in a round; below, compil
 
 def compile_pass(both: Pass) -> Pass:
     """Fuse a pass with torch.compile, for the shapes it is called with."""
-    return torch.compile(both, dynamic=False)
+    return torch.compile(both, dynamic=False, options={"combo_kernels": True})
 
 
 class FusedPass:
@@ -47,9 +47,9 @@ def fuse(client: Client, compiler: Compiler = compile_pass) -> None:
     settings = client.settings
     full = len(client.private) // settings.local_batch * settings.epochs_of(client.index)
     if full >= WORTH:
-        from fedchoir.engines.depthwise import use_kernels
+        from fedchoir.engines.lean import use_lean_layers
 
-        use_kernels(client.model)
+        use_lean_layers(client.model)
         client.fused = FusedPass(client.model, settings.local_batch, compiler)
 
 

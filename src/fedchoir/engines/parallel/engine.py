@@ -55,11 +55,14 @@ class ParallelEngine:
         self._shapes: dict[str, Tensor] | None = None
         self._test_sizes = [len(test) for test in (*scenario.tests.values(), *scenario.own_tests.values())]
         self._shared_tests = len(scenario.tests)
-        shares = share_out(expected_costs(method), len(devices))
+        costs = expected_costs(method)
+        shares = share_out(costs, len(devices))
+        loads = [sum(costs[k] for k in share) for share in shares]
         self.processes: list[Process] = []
         try:
-            for device, share in zip(devices, shares, strict=False):
-                self.processes.append(Process(device, share, threads_for(len(shares))))
+            for device, share, load in zip(devices, shares, loads, strict=False):
+                first = load == max(loads)  # the one that the others will wait for
+                self.processes.append(Process(device, share, threads_for(len(shares)), first=first))
             self._home = {k: process for process in self.processes for k in process.share}
             for process in self.processes:  # one after the other: no more than one copy of the data is under way
                 letter = self._beginning(process, scenario, public, precision)

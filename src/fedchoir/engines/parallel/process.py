@@ -16,16 +16,24 @@ from fedchoir.errors import UsageError, WorkerError
 
 
 class Process:
-    """A process with a device and a share of the clients. It holds nothing that a checkpoint does not."""
+    """A process with a device and a share of the clients. It holds nothing that a checkpoint does not.
 
-    def __init__(self, device: torch.device, share: Sequence[int], threads: int) -> None:
+    Where processes share a GPU through NVIDIA's MPS, ``first`` ones are served before the others.
+    """
+
+    def __init__(self, device: torch.device, share: Sequence[int], threads: int, *, first: bool = True) -> None:
         self.device, self.share = device, tuple(share)
         ours, theirs = socket.socketpair()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "fedchoir.engines.parallel.worker", str(theirs.fileno())],
             stdin=subprocess.PIPE,
             pass_fds=[theirs.fileno()],
-            env={**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)},
+            env={
+                **os.environ,
+                "OMP_NUM_THREADS": str(threads),
+                "MKL_NUM_THREADS": str(threads),
+                "CUDA_MPS_CLIENT_PRIORITY": "0" if first else "1",
+            },
         )
         theirs.close()
         self.pipe = Pipe(ours.detach())
