@@ -116,7 +116,7 @@ def _taps(weight: Tensor) -> Tensor:
 
 
 def _empty(shape: tuple[int, int, int, int], like: Tensor) -> Tensor:
-    n, c, h, w = shape
+    _, c, h, w = shape
     return torch.empty_strided(shape, (h * w * c, 1, w * c, c), device=like.device, dtype=like.dtype)
 
 
