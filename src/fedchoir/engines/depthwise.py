@@ -17,9 +17,9 @@ import triton.language as tl
 from torch import Tensor, nn
 from torch.library import triton_op, wrap_triton
 
-TILE = {"BP": 32, "BC": 64, "num_warps": 4}  # positions and channels that one program works on
-GRADIENT_TILE = {"BP": 32, "BC": 32, "num_warps": 4}  # of the weights' gradient, which has up to five sums for each
-PROGRAMS = 1056  # eight for each multiprocessor of a large GPU: into about so many shares a gradient is split
+TILE = {"BP": 16, "BC": 32, "num_warps": 2}  # positions and channels that one program works on
+GRADIENT_TILE = {"BP": 32, "BC": 32, "num_warps": 2}  # of the weights' gradient, which has up to five sums for each
+PROGRAMS = 2112  # sixteen for each multiprocessor of a large GPU: into about so many shares a gradient is split
 SIZES = (3, 5)  # of filters
 
 

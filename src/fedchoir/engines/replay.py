@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,12 +30,22 @@ Key = tuple[Hashable, ...]
 WARM_UPS = 2  # cuDNN chooses its algorithms and optimisers make their state before anything can be captured
 
 
-def record_cuda(run: Run) -> Run:
-    """Capture what ``run`` launches as a CUDA graph."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    return graph.replay
+class CudaRecorder:
+    """Captures what a function launches as a CUDA graph.
+
+    All graphs of a process share their memory, so that it is that of the largest: they are never replayed at once, and
+    what is to outlast a replay (losses, answers, weights) lies outside.
+    """
+
+    def __init__(self) -> None:
+        self._pool: Any = None  # torch calls it by a name of its own
+
+    def __call__(self, run: Run) -> Run:
+        self._pool = self._pool or torch.cuda.graph_pool_handle()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            run()
+        return graph.replay
 
 
 def record_plainly(run: Run) -> Run:
@@ -78,7 +89,7 @@ class _Pass:
 class ReplayTrainer:
     """A `Trainer` that captures steps. Optimisers are kept and set back to their start instead of being rebuilt."""
 
-    record: Recorder = record_cuda
+    record: Recorder = field(default_factory=CudaRecorder)
     plain: EagerTrainer = field(default_factory=EagerTrainer)
     _steps: dict[Key, _Step] = field(default_factory=dict)
     _passes: dict[Key, _Pass] = field(default_factory=dict)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedchoir.data.images import ImageSet, normalise
 
-EVAL_BATCH = {"cpu": 250, "cuda": 4096}  # small enough for memory, large enough to keep the device busy
+EVAL_BATCH = {"cpu": 250, "cuda": 1024}  # small enough for memory, large enough to keep the device busy
 
 
 def accuracy(logits: Callable[[Tensor], Tensor], test: ImageSet, top_k: int = 1) -> float:
