@@ -30,6 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data-root", type=Path)
     parser.add_argument("--precision", default="tf32", choices=("fp32", "tf32", "bf16"))
+    parser.add_argument("--profile", default="fixed", help="paper: batches of 512 and 256 instead of 256 and 128")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--plain", action="store_true", help="no capture")
     parser.add_argument("--compile", action="store_true", help="fuse the models' layers")
@@ -39,9 +40,11 @@ def main() -> None:
     if not torch.cuda.is_available():
         raise SystemExit("this benchmark needs a CUDA device")
     torch.backends.cudnn.benchmark = o.autotune
-    plan = experiment.plan(
-        Experiment(method="fccl+", scenario="digits", public="cifar100", data_root=o.data_root, precision=o.precision)
-    )
+    wanted = Experiment(
+        method="fccl+", scenario="digits", public="cifar100", profile=o.profile, precision=o.precision,
+        data_root=o.data_root,
+    )  # fmt: skip
+    plan = experiment.plan(wanted)
     scenario, public = runner.load(plan), runner.load_public_set(plan)
     method = methods.get("fccl+")(plan.params, runner.make_task(plan, scenario, public))
     devices = pick_devices(o.devices.split(",") if o.devices else None, "cuda")
@@ -60,7 +63,8 @@ def main() -> None:
             )  # fmt: skip
         rounds = Federation(method, engine, tuple(scenario.tests)).rounds()
         how = ["plain" if o.plain else "captured", *(["fused"] if o.compile else [])]
-        print(f"{torch.cuda.get_device_name()}, {len(devices)} processes, {o.precision}, {', '.join(how)}")
+        batches = f"batches of {plan.params.public_batch} and {plan.params.local_batch}"
+        print(f"{torch.cuda.get_device_name()}, {len(devices)} processes, {o.precision}, {', '.join(how)}, {batches}")
         for _ in range(o.rounds):
             start = time.perf_counter()
             events = next(rounds)

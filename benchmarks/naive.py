@@ -142,7 +142,7 @@ class Counted:
 
     def __init__(self, inner: Trainer) -> None:
         self.inner = inner
-        self.optimizer = inner.optimizer
+        self.optimizer, self.answer, self.forget = inner.optimizer, inner.answer, inner.forget
         self.steps = 0
 
     def train(self, client: Client, optimizer: Optimizer, loss: Loss, batches: Iterable[Batch]) -> Tensor:

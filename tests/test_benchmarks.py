@@ -1,4 +1,4 @@
-"""The benchmarks of scale still run, and play what they say."""
+"""The benchmarks still run, and play what they say."""
 
 from __future__ import annotations
 
@@ -49,3 +49,25 @@ def test_clients_are_windows_into_one_pool(load) -> None:  # type: ignore[no-unt
         first, last = pool.images.data_ptr(), pool.images[-1].data_ptr()
         assert all(first <= part.images.data_ptr() <= last and len(part) == 20 for part in parts)
         assert len({image.data_ptr() for part in parts for image in part.images}) == distinct
+
+
+SMALL = ["--models", "resnet10@4,simple_cnn@4,vgg9@4,resnet12@4", "--repeats", "1"]
+
+
+def test_a_round_is_the_work_of_a_plain_loop(  # type: ignore[no-untyped-def]
+    load, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = ["--epochs", "1", "--public-size", "32", "--private", "16,16,16,16"]
+    monkeypatch.setattr("sys.argv", ["naive", *SMALL, *sizes])
+    load("naive").main()
+    assert "CPU time  plain" in capsys.readouterr().out
+
+
+def test_a_round_is_compared_with_the_bare_work(  # type: ignore[no-untyped-def]
+    load, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    overhead = load("overhead")
+    monkeypatch.setattr(overhead, "SETTINGS", overhead.SETTINGS | {"local_epochs": 1, "public_size": 64, "private": 16})
+    monkeypatch.setattr("sys.argv", ["overhead", *SMALL])
+    overhead.main()
+    assert "round / bare: median" in capsys.readouterr().out
