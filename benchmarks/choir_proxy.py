@@ -42,6 +42,9 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "choir: public images as they are": ("choir", {"public_style_share": 0.0}),
     "choir: three quarters painted": ("choir", {"style_share": 0.75}),
     "fedmd": ("fedmd", {}),
+    "fedmd, affine and painted": ("fedmd", {"private_augment": "affine-paint"}),
+    "choir, affine: three quarters painted": ("choir", {"private_augment": "affine", "style_share": 0.75}),
+    "choir, affine: teacher sees painted images": ("choir", {"styles": "none", "private_augment": "affine-paint"}),
 }
 
 

@@ -40,6 +40,14 @@ def pick_devices(names: Sequence[str] | None, default: str) -> list[torch.device
     return [pick_device("cpu" if kind == "cpu" else f"{kind}:{n}", "--devices") for n in range(count)]
 
 
+def full_memory(device: torch.device) -> str:
+    """What to say, and what helps, when a GPU's memory does not suffice."""
+    return (
+        f"the memory of {device} is full; fewer runs at once (--jobs), another GPU (--device) or smaller batches "
+        "(--set local_batch, --set public_batch) need less of it"
+    )
+
+
 def describe(devices: Sequence[torch.device]) -> str:
     """For the result of a run."""
     if len(devices) > 1:

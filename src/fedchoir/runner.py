@@ -16,9 +16,9 @@ from fedchoir import methods
 from fedchoir.data.options import DataOptions
 from fedchoir.data.public import PublicSet, load_public
 from fedchoir.data.scenarios import Scenario, load_scenario
-from fedchoir.devices import describe, pick_devices
+from fedchoir.devices import describe, full_memory, pick_devices
 from fedchoir.engines.start import started_engine
-from fedchoir.errors import UsageError
+from fedchoir.errors import UsageError, WorkerError
 from fedchoir.experiment import Experiment, Plan
 from fedchoir.federation.checkpoint import latest, write_json
 from fedchoir.federation.loop import Engine, Federation
@@ -63,10 +63,13 @@ def run(experiment: Experiment, *, resume: bool = False, observers: Iterable[Obs
         ) as engine,
     ):  # fmt: skip
         notes = [*scenario.notes, *(public.notes if public else ())]
-        return conduct(
-            plan, method, engine, tuple(scenario.tests), notes=notes, device=describe(devices), resume=resume,
-            watchers=watchers,
-        )  # fmt: skip
+        try:
+            return conduct(
+                plan, method, engine, tuple(scenario.tests), notes=notes, device=describe(devices), resume=resume,
+                watchers=watchers,
+            )  # fmt: skip
+        except torch.OutOfMemoryError:
+            raise WorkerError(full_memory(devices[0])) from None
 
 
 def conduct(

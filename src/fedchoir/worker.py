@@ -17,7 +17,7 @@ import torch
 from filelock import Timeout
 
 from fedchoir import experiment as experiments
-from fedchoir.errors import UsageError
+from fedchoir.errors import UsageError, WorkerError
 from fedchoir.jobs import is_finished, lock_of, log_of
 from fedchoir.runner import run
 from fedchoir.sweep import Job
@@ -89,7 +89,8 @@ def _play(given: dict[str, Any], say: Say) -> bool:
         say("failed", why=str(error))
     except Exception as error:
         traceback.print_exc()
-        say("failed", why=f"{type(error).__name__}: {error}", leaving=True)
+        known = isinstance(error, WorkerError)
+        say("failed", why=str(error) if known else f"{type(error).__name__}: {error}", leaving=True)
         return False
     return True
 

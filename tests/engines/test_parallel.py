@@ -117,6 +117,30 @@ def test_an_error_in_a_process_is_one_line(small: Callable[..., Experiment], tmp
     methods.registry.cache_clear()
 
 
+@pytest.mark.parametrize(("devices", "where"), [(None, ""), (TWO, "the process on cpu: ")])
+def test_a_full_gpu_is_one_line_that_says_what_helps(
+    devices: Any, where: str, small: Callable[..., Experiment], tmp_path: Path, monkeypatch: Any
+) -> None:
+    plugin = tmp_path / "greedy.py"
+    plugin.write_text(
+        "import torch\nfrom fedchoir.methods.fedavg import FedAvg\n\n\n"
+        "class Greedy(FedAvg):\n    name = 'greedy'\n    title = paper = 'x'\n\n"
+        "    def practise(self, client):\n"
+        "        if client.round == 1:\n            raise torch.OutOfMemoryError('CUDA out of memory. Tried ...')\n"
+        "        super().practise(client)\n"
+    )
+    monkeypatch.setenv("FEDCHOIR_PLUGINS", str(plugin))
+    methods.registry.cache_clear()
+    experiment = small("greedy", devices=devices, models=("mlp",), rounds=2)
+    with pytest.raises(WorkerError, match=rf"^{where}the memory of cpu is full; fewer runs at once"):
+        run(experiment)
+    last = checkpoint.latest(experiment.out / "checkpoint")
+    assert last is not None
+    assert checkpoint.facts(last)["round"] == 0
+    monkeypatch.undo()
+    methods.registry.cache_clear()
+
+
 def test_the_command_ends_with_five(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
     def died() -> None:
         raise WorkerError("the process on cuda:1 was killed by signal 9")

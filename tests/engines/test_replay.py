@@ -147,3 +147,12 @@ def test_what_cannot_be_captured_runs_plainly(client: Client) -> None:
     client.fit(probe.loss, epochs=2)
     assert probe.calls == 2 + 6
     assert any(not torch.equal(before[n], t) for n, t in client.snapshot().items())
+
+
+def test_a_full_gpu_is_no_reason_to_run_plainly(client: Client) -> None:
+    def full(run: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    client.trainer = ReplayTrainer(record=full)
+    with pytest.raises(torch.OutOfMemoryError):
+        client.fit(Probe().loss, epochs=2)

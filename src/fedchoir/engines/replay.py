@@ -132,6 +132,8 @@ class ReplayTrainer:
         if kind not in self._passes and kind not in self._impossible:
             try:
                 self._passes[kind] = self._capture_pass(client, images)
+            except torch.OutOfMemoryError:
+                raise
             except RuntimeError:
                 self._impossible.add(kind)
         known = self._passes.get(kind)
@@ -155,6 +157,8 @@ class ReplayTrainer:
         client.round_was_read = False
         try:
             step = self._capture(client, optimizer, loss, batch)
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError:
             self._impossible.add(kind)
             return None

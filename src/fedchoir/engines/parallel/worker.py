@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from fedchoir import methods
+from fedchoir.devices import full_memory
 from fedchoir.engines.codec import Letter, pack_reply, unpack_action, unpack_task
 from fedchoir.engines.local import LocalEngine
 from fedchoir.engines.parallel.parcel import unpack_public, unpack_scenario
@@ -34,6 +35,7 @@ class Worker:
     def __init__(self, pipe: Pipe) -> None:
         self._pipe = pipe
         self._engine: LocalEngine
+        self._device: torch.device
 
     def serve(self) -> None:
         """Do what comes until the parent is gone."""
@@ -47,6 +49,8 @@ class Worker:
                 self._pipe.send(Letter({"said": "failed", "why": str(error), "usage": True}))
             except OSError:
                 raise
+            except torch.OutOfMemoryError:
+                self._pipe.send(Letter({"said": "failed", "why": full_memory(self._device), "usage": False}))
             except Exception as error:
                 traceback.print_exc()
                 why = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -54,7 +58,7 @@ class Worker:
 
     def do_begin(self, letter: Letter) -> Iterator[Letter]:
         told = letter.header
-        device = torch.device(told["device"])
+        self._device = device = torch.device(told["device"])
         if device.type == "cuda":
             torch.cuda.set_device(device)
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = told["precision"] != "fp32"
