@@ -1,11 +1,12 @@
 """What does each part of Choir bring? A small Digits that a single CPU core plays in minutes, FCCL+ beside it.
 
     python benchmarks/choir_proxy.py --data-root DATA --out runs/choir-proxy
+    python benchmarks/choir_proxy.py --data-root DATA --out runs/choir-office --scenario office-caltech
 
-The four real domains at 16×16 with four small models; fewer SVHN and SYN images, public images, epochs and rounds than
-the papers' Digits. Options are to be chosen with ``--validation`` and other seeds: the score is then taken on a fifth
-of the training images, on which nothing was trained, and the test images are not looked at. Runs that are finished are
-not run again.
+The four real domains with four small models, fewer public images, epochs and rounds than the papers; of Digits also
+fewer SVHN and SYN images, at 16×16. Options are to be chosen with ``--validation`` and other seeds: the score is then
+taken on a fifth of the training images, on which nothing was trained, and the test images are not looked at. Runs that
+are finished are not run again.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import argparse
 import statistics
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,12 +22,32 @@ from fedchoir import Experiment, Result, run
 from fedchoir.federation.result import load_result
 from validation import write_validation
 
-DOMAINS = ("mnist", "usps", "svhn", "syn")
-MODELS = ("resnet10@16", "resnet12@16", "resnet12@12", "vgg9@8")
-SMALL: dict[str, Any] = {
-    "image_size": 16, "private": (150, 80, 3000, 1500), "local_epochs": (20, 30, 4, 4), "local_batch": 64,
-    "public_size": 512, "public_batch": 128, "evaluate_every": 1000,
-}  # fmt: skip
+
+class Proxy(NamedTuple):
+    """A scenario made small: the files of its domains, models and settings."""
+
+    files: tuple[str, ...]
+    models: tuple[str, ...]
+    settings: dict[str, Any]
+
+
+DIGITS = Proxy(
+    files=("mnist", "usps", "svhn", "syn"),
+    models=("resnet10@16", "resnet12@16", "resnet12@12", "vgg9@8"),
+    settings={
+        "image_size": 16, "private": (150, 80, 3000, 1500), "local_epochs": (20, 30, 4, 4), "local_batch": 64,
+        "public_size": 512, "public_batch": 128, "evaluate_every": 1000,
+    },
+)  # fmt: skip
+OFFICE = Proxy(
+    files=tuple(f"office_caltech_{domain}" for domain in ("amazon", "caltech10", "dslr", "webcam")),
+    models=("vgg9@16", "resnet12@16", "resnet10@16", "resnet12@12"),
+    settings={
+        "local_epochs": (8, 8, 16, 12), "local_batch": 64, "public_size": 512, "public_batch": 128,
+        "evaluate_every": 1000,
+    },
+)  # fmt: skip
+PROXIES = {"digits": DIGITS, "office-caltech": OFFICE}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "solo": ("solo", {}),
     "fccl+": ("fccl+", {}),
@@ -52,6 +73,7 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-root", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=Path("runs/choir-proxy"))
+    parser.add_argument("--scenario", choices=list(PROXIES), default="digits")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seeds", default="2,3,4")
     parser.add_argument("--variants", default=";".join(list(VARIANTS)[:10]), help="separated by semicolons")
@@ -64,11 +86,11 @@ def prepare(o: argparse.Namespace) -> Path:
     """A data root with few test images: the first ones of the test set, or of the part that was held back."""
     folder: Path = o.out / ("validation-data" if o.validation else "data")
     folder.mkdir(parents=True, exist_ok=True)
-    for name in DOMAINS:
+    for name in PROXIES[o.scenario].files:
         if not (folder / f"{name}.npz").exists():
             root = write_validation(o.data_root, o.out / "held-back", name) if o.validation else o.data_root
             with np.load(root / f"{name}.npz") as stored:
-                parts = {key: stored[key] for key in ("train_x", "train_y")}
+                parts = {key: stored[key] for key in ("train_x", "train_y", "label_names") if key in stored.files}
                 parts |= {key: stored[key][: o.tests] for key in ("test_x", "test_y")}
             np.savez(folder / f"{name}.npz", **parts)
     public = folder / "cifar100.npz"
@@ -79,6 +101,7 @@ def prepare(o: argparse.Namespace) -> Path:
 
 def play(o: argparse.Namespace, root: Path, label: str, seed: int) -> Result:
     method, special = VARIANTS[label]
+    proxy = PROXIES[o.scenario]
     kind = "validation" if o.validation else "test"
     out = o.out / kind / f"{label.translate(str.maketrans(' :,', '-__'))}-seed{seed}"
     if (out / "result.json").exists():
@@ -86,15 +109,15 @@ def play(o: argparse.Namespace, root: Path, label: str, seed: int) -> Result:
     return run(
         Experiment(
             method=method,
-            scenario="digits",
+            scenario=o.scenario,
             public="cifar100",
-            models=MODELS,
+            models=proxy.models,
             rounds=o.rounds,
             seed=seed,
             data_root=root,
             device="cpu",
             out=out,
-            settings={**SMALL, **special},
+            settings={**proxy.settings, **special},
         )
     )
 
