@@ -110,8 +110,13 @@ def _images(t: Tensor) -> Tensor:
     return t.contiguous(memory_format=torch.channels_last)
 
 
+def channels_fastest(weight: Tensor) -> Tensor:
+    """The same C×1×k×k filters, in memory as k×k×1×C: so neither they nor their gradients need to be laid out anew."""
+    return weight.permute(2, 3, 1, 0).contiguous().permute(3, 2, 0, 1)
+
+
 def _taps(weight: Tensor) -> Tensor:
-    """C×1×k×k filters as k²×C."""
+    """C×1×k×k filters as k²×C; no copy, if they lie in memory as `channels_fastest` leaves them."""
     return weight.flatten(1).t().contiguous()
 
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision.ops import SqueezeExcitation
 
-from fedchoir.engines.depthwise import DepthwiseConv2d, is_depthwise
+from fedchoir.engines.depthwise import DepthwiseConv2d, channels_fastest, is_depthwise
 
 
 class MeanPool(nn.AdaptiveAvgPool2d):
@@ -33,6 +33,7 @@ def use_lean_layers(model: nn.Module) -> None:
     for layer in model.modules():
         if is_depthwise(layer):
             layer.__class__ = DepthwiseConv2d
+            layer.weight.data = channels_fastest(layer.weight.data)
         elif type(layer) is nn.AdaptiveAvgPool2d and layer.output_size in (1, (1, 1)):
             layer.__class__ = MeanPool
         elif type(layer) is SqueezeExcitation:
