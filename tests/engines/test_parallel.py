@@ -77,6 +77,21 @@ def test_a_run_goes_on_with_another_number_of_processes(small: Callable[..., Exp
     assert_same(straight.out, stopped.out)
 
 
+class Ranks(StopAfter):
+    """Notes which processes a shared GPU would serve first."""
+
+    found: list[str]
+
+    def round(self, event: dict[str, Any]) -> None:
+        self.found = [process.environ()["CUDA_MPS_CLIENT_PRIORITY"] for process in workers()]
+
+
+def test_the_process_with_the_most_to_do_goes_first_on_a_shared_gpu(small: Callable[..., Experiment]) -> None:
+    ranks = Ranks(-1)
+    run(small("fedavg", rounds=1, devices=TWO), observers=[ranks])  # three clients alike: two here, one there
+    assert sorted(ranks.found) == ["0", "1"]
+
+
 class KillOne(StopAfter):
     """Kills a process after a round, as the system does when memory runs out."""
 
