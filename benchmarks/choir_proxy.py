@@ -20,7 +20,6 @@ import numpy as np
 
 from fedchoir import Experiment, Result, run
 from fedchoir.federation.result import load_result
-from validation import write_validation
 
 
 class Proxy(NamedTuple):
@@ -83,16 +82,14 @@ def options() -> argparse.Namespace:
 
 
 def prepare(o: argparse.Namespace) -> Path:
-    """A data root with few test images: the first ones of the test set, or of the part that was held back."""
-    folder: Path = o.out / ("validation-data" if o.validation else "data")
+    """A data root with few test images, the first ones of each domain."""
+    folder: Path = o.out / "data"
     folder.mkdir(parents=True, exist_ok=True)
     for name in PROXIES[o.scenario].files:
         if not (folder / f"{name}.npz").exists():
-            root = write_validation(o.data_root, o.out / "held-back", name) if o.validation else o.data_root
-            with np.load(root / f"{name}.npz") as stored:
-                parts = {key: stored[key] for key in ("train_x", "train_y", "label_names") if key in stored.files}
-                parts |= {key: stored[key][: o.tests] for key in ("test_x", "test_y")}
-            np.savez(folder / f"{name}.npz", **parts)
+            with np.load(o.data_root / f"{name}.npz") as stored:
+                parts = {key: stored[key] for key in stored.files}
+            np.savez(folder / f"{name}.npz", **parts | {key: parts[key][: o.tests] for key in ("test_x", "test_y")})
     public = folder / "cifar100.npz"
     if not public.exists():
         public.symlink_to((o.data_root / "cifar100.npz").resolve())
@@ -103,6 +100,7 @@ def play(o: argparse.Namespace, root: Path, label: str, seed: int) -> Result:
     method, special = VARIANTS[label]
     proxy = PROXIES[o.scenario]
     kind = "validation" if o.validation else "test"
+    split = {"test_split": "validation"} if o.validation else {}
     out = o.out / kind / f"{label.translate(str.maketrans(' :,', '-__'))}-seed{seed}"
     if (out / "result.json").exists():
         return load_result(out)
@@ -117,7 +115,7 @@ def play(o: argparse.Namespace, root: Path, label: str, seed: int) -> Result:
             data_root=root,
             device="cpu",
             out=out,
-            settings={**proxy.settings, **special},
+            settings={**proxy.settings, **special, **split},
         )
     )
 

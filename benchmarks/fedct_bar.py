@@ -31,7 +31,6 @@ import torch
 from fedchoir import Experiment, experiment, run, runner
 from fedchoir.analysis.rounds_to_target import rounds_to_target
 from fedchoir.federation.result import load_result, read_events
-from validation import write_validation
 
 CONTRAST = [{"kappa": k, "tau2": 0.5} for k in (1.0, 0.1, 0.5, 2.0, 5.0)] + [
     {"kappa": k, "tau2": 0.05} for k in (0.1, 0.5)
@@ -132,10 +131,11 @@ class Bar:
         return best
 
     def choose(self, method: str, fixed: dict[str, Any], candidates: list[dict[str, Any]]) -> dict[str, Any]:
-        a, root = self.args, self.out / "validation"
+        a = self.args
+        held = {"test_split": "validation"}
         jobs = [
             [
-                self.job(f"tune-{method}", method, seed, root, rounds=a.tune_rounds, **fixed, **c)
+                self.job(f"tune-{method}", method, seed, Path(a.data_root), rounds=a.tune_rounds, **held, **fixed, **c)
                 for seed in a.tune_seeds
             ]
             for c in candidates
@@ -149,7 +149,6 @@ class Bar:
 
     def play(self) -> dict[str, Any]:
         a = self.args
-        write_validation(Path(a.data_root), self.out / "validation")
         whole = {"local_epochs": a.epochs}
         half = {"local_epochs": a.epochs // 2, "cross_epochs": a.epochs // 2}
         rate = self.tune("fedavg", whole)

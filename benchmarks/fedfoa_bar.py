@@ -22,7 +22,6 @@ from typing import Any
 
 from fedchoir import Experiment, Result, run
 from fedchoir.federation.result import load_result
-from validation import write_validation
 
 MODELS = ("resnet18", "vgg9", "alexnet", "resnet34")
 MARGIN = 5.0
@@ -66,6 +65,8 @@ def experiment(o: argparse.Namespace, label: str, seed: int) -> Experiment:
     }  # fmt: skip
     if o.images:
         settings["private"] = o.images
+    if o.validation:
+        settings["test_split"] = "validation"
     return Experiment(
         method=method, scenario="cifar10", models=tuple(o.models.split(",")), rounds=rounds, seed=seed,
         data_root=o.data_root, device=o.device, precision=o.precision, settings=settings,
@@ -82,8 +83,6 @@ def outcome(e: Experiment) -> Result:
 
 def main() -> None:
     o = options()
-    if o.validation:
-        o.data_root = write_validation(o.data_root, o.out / "validation")
     seeds = [int(seed) for seed in o.seeds.split(",")]
     results: dict[str, list[Result]] = {}
     for label in ("random", "random, settled", *o.methods.split(",")):

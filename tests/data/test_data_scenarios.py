@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedchoir.data.images import image_hashes
+from fedchoir.data.images import ImageSet, image_hashes
 from fedchoir.data.scenarios import SCENARIOS, DataOptions, Scenario, info, load_scenario
 from fedchoir.errors import UsageError
 
@@ -143,6 +143,42 @@ def test_whole_folder_leaks_as_told_and_says_so(tmp_path, write_tree):
         assert set(image_hashes(client.train.images)) <= set(image_hashes(scenario.tests[client.home].images))
 
 
+def hashes(images: ImageSet) -> set[bytes]:
+    return set(image_hashes(images.images))
+
+
+@pytest.mark.parametrize("name", ["digits", "office-caltech"])
+def test_validation_holds_training_images_back_and_never_looks_at_the_test(
+    name, tmp_path, write_tree, digits_root, assert_disjoint
+):
+    root = digits_root if name == "digits" else office(tmp_path, write_tree)
+    real = load_scenario(name, root=root, options=DataOptions(private=(1.0,)))
+    found, other = (
+        load_scenario(name, root=root, seed=seed, options=DataOptions(test_split="validation", private=(1.0,)))
+        for seed in (0, 1)
+    )
+    assert_disjoint(found)
+    for client, before, held, test in zip(
+        found.clients, real.clients, found.tests.values(), real.tests.values(), strict=True
+    ):
+        assert hashes(client.train) | hashes(held) == hashes(before.train)
+        assert not hashes(held) & hashes(test)
+        assert 0.1 < len(held) / len(before.train) < 0.3
+        assert set(held.labels.tolist()) == set(before.train.labels.tolist())
+    assert [hashes(t) for t in found.tests.values()] == [hashes(t) for t in other.tests.values()]  # whatever the seed
+    assert sum("held-back training images (test_split='validation')" in note for note in found.notes) == 4
+
+
+def test_validation_under_label_skew(tmp_path, write_npz, assert_disjoint):
+    write_npz(tmp_path / "cifar10.npz", train=200, test=40, shape=(32, 32, 3))
+    options = DataOptions(test_split="validation", clients=3, partition="iid")
+    found = load_scenario("cifar10", root=tmp_path, options=options)
+    real = load_scenario("cifar10", root=tmp_path, options=DataOptions(clients=3, partition="iid"))
+    assert_disjoint(found)
+    assert not hashes(found.tests["global"]) & hashes(real.tests["global"])
+    assert all(hashes(own) <= hashes(found.tests["global"]) for own in found.own_tests.values())
+
+
 def test_whole_folder_leaves_official_test_parts_alone(digits_root, assert_disjoint):
     options = DataOptions(test_split="whole-folder")
     scenario = load_scenario("digits", root=digits_root, options=options)
@@ -245,7 +281,7 @@ def test_label_noise_touches_training_labels_only():
         ("noise_type", "loud", "one of symmetric, pair"),
         ("partition", "random", "one of dirichlet, shards, classes, iid, file"),
         ("partition", "file", "a path when partition is 'file'"),
-        ("test_split", "none", "one of held-out, whole-folder"),
+        ("test_split", "none", "one of held-out, validation, whole-folder"),
         ("private", (0,), "counts of 1 or more"),
         ("private", (1.5,), "fractions"),
         ("private", (), "one value for each domain"),

@@ -116,6 +116,7 @@ def test_what_makes_it_another_setting() -> None:
     }  # fmt: skip
     assert values_of(a_run("fccl+", settings={"label_noise": 0.2})) == {}
     assert values_of(a_run("fccl+", settings={"clients": 20})) == {}
+    assert values_of(a_run("fccl+", settings={"test_split": "validation"})) == {}
 
 
 def test_one_global_model() -> None:

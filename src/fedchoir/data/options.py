@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from fedchoir.data.splits import NoiseType
 from fedchoir.errors import UsageError
 
-TestSplit = Literal["held-out", "whole-folder"]
+TestSplit = Literal["held-out", "validation", "whole-folder"]
 PartitionKind = Literal["dirichlet", "shards", "classes", "iid", "file"]
 
 
@@ -21,8 +21,10 @@ class DataOptions:
         image_size: side S of the square images that models see.
         private: private training images per domain, one value for each or one for all: a count, or a fraction (a
             float up to 1.0) of the training images. None: the scenario's default.
-        test_split: for domains without a test part of their own: ``held-out``, or ``whole-folder`` (test on every
-            image, training ones among them, as released code does; only to reproduce it).
+        test_split: ``held-out``: test images, of which none is trained on; ``validation``: a fifth of the training
+            images is held back and tested on instead, to choose options without looking at the test images;
+            ``whole-folder``: domains without a test part of their own are tested on every image, training ones among
+            them, as released code does; only to reproduce it.
         clients: None for the scenario's default.
         partition: how label-skew scenarios deal images out to clients.
         beta: of the Dirichlet distribution; small means skewed.

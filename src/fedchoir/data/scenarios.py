@@ -11,11 +11,11 @@ from torch import Tensor
 
 from fedchoir.data import partition
 from fedchoir.data.catalogue import SCENARIOS, ScenarioInfo, client_paths, info
-from fedchoir.data.domains import Domain, domain_from, load_domain
+from fedchoir.data.domains import SPLIT_SEED, Domain, domain_from, load_domain
 from fedchoir.data.files import Progress, read_folder, read_npz
 from fedchoir.data.images import ImageSet, concatenate, image_hashes
 from fedchoir.data.options import DataOptions
-from fedchoir.data.splits import add_label_noise, apportion, stratified_sample, unseen
+from fedchoir.data.splits import add_label_noise, apportion, held_out, stratified_sample, unseen
 from fedchoir.errors import UsageError
 from fedchoir.rng import generator
 
@@ -147,12 +147,15 @@ def _train_and_test(domain: Domain, options: DataOptions) -> tuple[ImageSet, Ima
     notes: tuple[str, ...] = ()
     if options.test_split == "whole-folder":
         notes = (f"{domain.name}: test_split='whole-folder' changes nothing, it has a test part of its own",)
-    keep = unseen(domain.train, domain.test)
-    copies = int((~keep).sum())
-    if not copies:
-        return domain.train, domain.test, notes
-    notes += (f"{domain.name}: {copies} training images left out, because they are in the test set too",)
-    return domain.train.subset(keep), domain.test, notes
+    train, test = domain.train, domain.test
+    keep = unseen(train, test)
+    if copies := int((~keep).sum()):
+        train = train.subset(keep)
+        notes += (f"{domain.name}: {copies} training images left out, because they are in the test set too",)
+    if options.test_split == "validation":
+        train, test = held_out(train, generator(SPLIT_SEED, "validation", domain.name))
+        notes += (f"{domain.name}: tested on {len(test)} held-back training images (test_split='validation')",)
+    return train, test, notes
 
 
 def _private_sizes(known: ScenarioInfo, options: DataOptions, domains: int) -> Sequence[int | float | None]:

@@ -9,7 +9,7 @@ gives the same bits. With TRITON_INTERPRET=1 the kernels run on a CPU, slowly: s
 # Triton reads the annotations of its kernels, and has no types of its own.
 # mypy: disable-error-code="no-untyped-def,import-untyped"
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 import triton
@@ -195,7 +195,7 @@ class DepthwiseConv2d(nn.Conv2d):
         return depthwise(x, self.weight, int(self.stride[0]), int(self.padding[0]))
 
 
-def is_depthwise(layer: nn.Module) -> bool:
+def is_depthwise(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
     """One filter for each channel, square, without bias: what the kernels here can do."""
     if type(layer) is not nn.Conv2d or layer.padding_mode != "zeros" or isinstance(layer.padding, str):
         return False

@@ -32,8 +32,8 @@ def use_lean_layers(model: nn.Module) -> None:
     """Let ``model``'s layers compute in the ways here, where there is one for them."""
     for layer in model.modules():
         if is_depthwise(layer):
-            layer.__class__ = DepthwiseConv2d
             layer.weight.data = channels_fastest(layer.weight.data)
+            layer.__class__ = DepthwiseConv2d
         elif type(layer) is nn.AdaptiveAvgPool2d and layer.output_size in (1, (1, 1)):
             layer.__class__ = MeanPool
         elif type(layer) is SqueezeExcitation:

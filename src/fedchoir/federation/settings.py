@@ -104,9 +104,10 @@ class Settings(BaseModel):
         None, description="private images per domain: counts, or shares below 1; default: the papers'"
     )
     image_size: int = Field(32, ge=8, le=512, description="images are resized to this height and width")
-    test_split: Literal["held-out", "whole-folder"] = Field(
+    test_split: Literal["held-out", "validation", "whole-folder"] = Field(
         "held-out",
-        description="whole-folder is the released code's Office split, which tests on training images",
+        description="validation: test on a fifth of the training images, held back, to choose options by; "
+        "whole-folder: the released code's Office split, which tests on training images",
     )
     partition: Literal["dirichlet", "shards", "classes", "iid", "file"] = Field(
         "dirichlet", description="how a label-skew scenario is split over the clients"
