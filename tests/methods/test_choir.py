@@ -91,12 +91,18 @@ def test_pretraining_paints_in_the_styles_that_are_known_by_then(stage: Make) ->
 
 
 def test_without_styles_it_is_fccl_plus_with_the_renormalised_distillation(stage: Make) -> None:
-    assert same(after(stage, styles="none"), after(stage, "fccl+", fntd_form="renormalised"))
+    still = after(stage, styles="none", private_augment="none")
+    assert same(still, after(stage, "fccl+", fntd_form="renormalised"))
 
 
 def test_without_any_module_it_is_solo(stage: Make) -> None:
-    bare = after(stage, styles="none", use_fccm=False, use_fisl=False, use_fntd=False)
+    bare = after(stage, styles="none", private_augment="none", use_fccm=False, use_fisl=False, use_fntd=False)
     assert same(bare, after(stage, "solo"))
+
+
+def test_images_are_moved_unless_told_otherwise(stage: Make) -> None:
+    moved = after(stage, styles="none", use_fccm=False, use_fisl=False, use_fntd=False)
+    assert same(moved, after(stage, "solo", private_augment="affine"))
 
 
 def test_painting_alone_is_solo_with_that_augmentation(stage: Make) -> None:

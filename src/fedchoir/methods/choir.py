@@ -1,4 +1,4 @@
-"""Choir, this project's own: what holds up of FCCL+, on images that are partly painted in other colours."""
+"""Choir, this project's own: what holds up of FCCL+, on images that are moved, and partly painted in other colours."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ChoirParams(SimilarityParams):
 
 
 class Choir(SharedSimilarities):
-    """FCCL+'s public phase and a milder form of its local one, on images that are partly painted anew.
+    """FCCL+'s public phase and a milder form of its local one, on images that are moved and partly painted anew.
 
     **Painting.** With z the luma of an image x, mean 0 and variance 1 over the image, and a style [m | B | W] (3×7),
 
@@ -44,18 +44,20 @@ class Choir(SharedSimilarities):
 
     **Public phase.** FCCM + ω·FISL (eq. 6 of FCCL+) on public images, a share of which is painted, alike at all sites.
 
-    **Local phase.** With x̃ = x′ for a share ρ of the images and x̃ = x for the rest,
+    **Local phase.** x is a private image, turned, zoomed and shifted a little (``private_augment``). With x̃ = x′ for a
+    share ρ of the images and x̃ = x for the rest,
 
         CE(z(x̃), y) + τ² KL(σ_{≠y}(z_T(x) / τ) ‖ σ_{≠y}(z(x̃) / τ))
 
-    with T the model at the start of the round, which sees x as it is, and σ_{≠y} over the wrong classes alone (FedNTD's
+    with T the model at the start of the round, which sees x unpainted, and σ_{≠y} over the wrong classes alone (FedNTD's
     form, which has no gradient on the true logit).
     """
 
     name = "choir"
-    title = "practice on repainted images; cross-correlation and instance similarity on repainted public data"
+    title = "practice on moved and repainted images; cross-correlation and instance similarity on repainted public data"
     Params = ChoirParams
     params: ChoirParams
+    profiles = dict.fromkeys(("fixed", "paper", "official"), {"private_augment": "affine"})
 
     @classmethod
     def needs_each(cls, params: Settings) -> str:
