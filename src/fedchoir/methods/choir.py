@@ -49,15 +49,15 @@ class Choir(SharedSimilarities):
 
         CE(z(x̃), y) + τ² KL(σ_{≠y}(z_T(x) / τ) ‖ σ_{≠y}(z(x̃) / τ))
 
-    with T the model at the start of the round, which sees x unpainted, and σ_{≠y} over the wrong classes alone (FedNTD's
-    form, which has no gradient on the true logit).
+    with T the model at the start of the round, which sees x unpainted, and σ_{≠y} over the wrong classes alone
+    (FedNTD's form, which has no gradient on the true logit).
     """
 
     name = "choir"
     title = "practice on moved and repainted images; cross-correlation and instance similarity on repainted public data"
     Params = ChoirParams
     params: ChoirParams
-    profiles = dict.fromkeys(("fixed", "paper", "official"), {"private_augment": "affine"})
+    profiles = {name: {"private_augment": "affine"} for name in ("fixed", "paper", "official")}
 
     @classmethod
     def needs_each(cls, params: Settings) -> str:
