@@ -157,9 +157,8 @@ def weight_gradient(x: Tensor, dy: Tensor, size: int, stride: int, padding: int)
     (n, c, h, w), (ho, wo) = x.shape, (dy.shape[2], dy.shape[3])
     positions, tiles = n * ho * wo, triton.cdiv(c, GRADIENT_TILE["BC"])
     most = PROGRAMS // (tiles * size) + 1
-    share = max(
-        GRADIENT_TILE["BP"], triton.next_power_of_2(triton.cdiv(positions, most))
-    )  # few lengths: each is a kernel
+    length = triton.next_power_of_2(triton.cdiv(positions, most))  # few lengths: each is a kernel
+    share = max(GRADIENT_TILE["BP"], length)
     shares = triton.cdiv(positions, share)
     out = torch.empty((shares, size * size, c), device=x.device, dtype=torch.float32)
     _launch(_weight_gradient)[(tiles, size, shares)](
