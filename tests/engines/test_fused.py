@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedchoir import Experiment, methods, run, runner
 from fedchoir.engines import fused
-from fedchoir.engines.depthwise import DepthwiseConv2d, is_depthwise
+from fedchoir.engines.depthwise import DepthwiseConv2d, _taps, is_depthwise
 from fedchoir.engines.fused import FusedPass, Pass, fuse
 from fedchoir.engines.lean import LinearExcitation, MeanPool, use_lean_layers
 from fedchoir.engines.local import LocalEngine
@@ -88,6 +88,7 @@ def test_with_lean_layers_a_model_is_the_same_model(name: str) -> None:
     depthwise = [m for m in layers if isinstance(m, nn.Conv2d) and m.groups > 1]
     assert depthwise
     assert all(isinstance(m, DepthwiseConv2d) for m in depthwise)
+    assert all(_taps(m.weight).data_ptr() == m.weight.data_ptr() for m in depthwise)  # read as they lie, not copied
     assert any(isinstance(m, MeanPool) for m in layers)
     assert any(isinstance(m, LinearExcitation) for m in layers) == name.startswith("efficientnet")
     assert list(model.state_dict()) == names
