@@ -59,11 +59,13 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "choir: not moved": ("choir", {"private_augment": "none"}),
     "choir: no painting": ("choir", {"styles": "none"}),
     "choir: styles exchanged": ("choir", {"styles": "exchanged"}),
-    "choir: no public phase": ("choir", {"use_fccm": False, "use_fisl": False}),
-    "choir: no FNTD": ("choir", {"use_fntd": False}),
+    "choir: augmentation alone": ("choir", {"use_fccm": False, "use_fisl": False}),
+    "choir: with FNTD": ("choir", {"use_fntd": True}),
     "choir: public images as they are": ("choir", {"public_style_share": 0.0}),
     "choir: three quarters painted": ("choir", {"style_share": 0.75}),
-    "choir: teacher sees painted images": ("choir", {"styles": "none", "private_augment": "affine-paint"}),
+    "choir: with FNTD, teacher sees painted images": (
+        "choir", {"use_fntd": True, "styles": "none", "private_augment": "affine-paint"}
+    ),  # fmt: skip
 }
 
 

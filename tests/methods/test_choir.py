@@ -84,30 +84,35 @@ def test_a_server_that_may_only_see_sums_cannot_pass_styles_on(small: Callable[.
 
 def test_pretraining_paints_in_the_styles_that_are_known_by_then(stage: Make) -> None:
     """Any colours from the start; those of others only once they were told."""
-    nothing = {"local_epochs": 0, "use_fccm": False, "use_fisl": False, "use_fntd": False, "pretrain_epochs": 1}
+    nothing = {"local_epochs": 0, "use_fccm": False, "use_fisl": False, "pretrain_epochs": 1}
     wide, exchanged, plain = (after(stage, rounds=1, styles=s, **nothing) for s in ("wide", "exchanged", "none"))
     assert same(exchanged, plain)
     assert not same(wide, plain)
 
 
-def test_without_styles_it_is_fccl_plus_with_the_renormalised_distillation(stage: Make) -> None:
-    still = after(stage, styles="none", private_augment="none")
+def test_with_distillation_and_without_styles_it_is_fccl_plus_renormalised(stage: Make) -> None:
+    still = after(stage, styles="none", private_augment="none", use_fntd=True)
     assert same(still, after(stage, "fccl+", fntd_form="renormalised"))
 
 
+def test_without_styles_it_is_fccl_plus_without_distillation(stage: Make) -> None:
+    still = after(stage, styles="none", private_augment="none")
+    assert same(still, after(stage, "fccl+", regulariser="none"))
+
+
 def test_without_any_module_it_is_solo(stage: Make) -> None:
-    bare = after(stage, styles="none", private_augment="none", use_fccm=False, use_fisl=False, use_fntd=False)
+    bare = after(stage, styles="none", private_augment="none", use_fccm=False, use_fisl=False)
     assert same(bare, after(stage, "solo"))
 
 
 def test_images_are_moved_unless_told_otherwise(stage: Make) -> None:
-    moved = after(stage, styles="none", use_fccm=False, use_fisl=False, use_fntd=False)
+    moved = after(stage, styles="none", use_fccm=False, use_fisl=False)
     assert same(moved, after(stage, "solo", private_augment="affine"))
 
 
 def test_painting_alone_is_solo_with_that_augmentation(stage: Make) -> None:
     """The augmentation `paint`, which every method has, is the local half of Choir: the same images, drawn alike."""
-    alone = stage("choir", PLAIN, use_fccm=False, use_fisl=False, use_fntd=False)
+    alone = stage("choir", PLAIN, use_fccm=False, use_fisl=False)
     seen = [alone.method.painter(alone.clients[0], 0.5), lambda x, g: augment((x * 255).round().byte(), "paint", g)]
     pixels = alone.clients[0].private.images.float() / 255
     one, two = (paint(pixels, torch.Generator().manual_seed(3)) for paint in seen)
@@ -140,7 +145,7 @@ def test_public_images_are_painted_alike_at_all_sites(styles: str, stage: Make) 
 
 
 def test_batches_are_painted_after_the_teacher_saw_them(stage: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    s = stage("choir", PLAIN, style_share=1.0)
+    s = stage("choir", PLAIN, style_share=1.0, use_fntd=True)
     s.play()
     client = s.clients[0]
     seen: list[Batch] = []

@@ -26,12 +26,12 @@ class ChoirParams(SimilarityParams):
     )
     style_share: float = Field(0.5, ge=0, le=1, description="ρ: share of the private images that are painted")
     public_style_share: float = Field(0.5, ge=0, le=1, description="share of the public images that are painted")
-    use_fntd: bool = Field(True, description="non-target distillation at home on/off")
+    use_fntd: bool = Field(False, description="non-target distillation at home")
     temperature: float = Field(3.0, gt=0, description="τ: temperature of the non-target distillation")
 
 
 class Choir(SharedSimilarities):
-    """FCCL+'s public phase and a milder form of its local one, on images that are moved and partly painted anew.
+    """FCCL+'s public phase and plain supervision at home, on images that are moved and partly painted anew.
 
     **Painting.** With z the luma of an image x, mean 0 and variance 1 over the image, and a style [m | B | W] (3×7),
 
@@ -44,8 +44,8 @@ class Choir(SharedSimilarities):
 
     **Public phase.** FCCM + ω·FISL (eq. 6 of FCCL+) on public images, a share of which is painted, alike at all sites.
 
-    **Local phase.** x is a private image, turned, zoomed and shifted a little (``private_augment``). With x̃ = x′ for a
-    share ρ of the images and x̃ = x for the rest,
+    **Local phase.** x is a private image, turned, zoomed and shifted a little (``private_augment``); x̃ = x′ for a share
+    ρ of the images and x̃ = x for the rest. The loss is CE(z(x̃), y), and with ``use_fntd``
 
         CE(z(x̃), y) + τ² KL(σ_{≠y}(z_T(x) / τ) ‖ σ_{≠y}(z(x̃) / τ))
 

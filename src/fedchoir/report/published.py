@@ -149,7 +149,10 @@ def _job(number: Printed) -> Job | None:
 
 
 def _differences(result: Result, table: str, job: Job) -> tuple[str, ...] | None:
-    """In what a run is not the paper's, in words; None where it is another setting altogether."""
+    """In what a run is not the paper's, in words; None where it is another setting altogether.
+
+    What a profile settles may be as in the run's profile or as in the table's (batches: 128 in `fixed`, 256 in print).
+    """
     told = job.experiment
     if (result.method, result.scenario) != (told.method, told.scenario):
         return None
@@ -162,7 +165,8 @@ def _differences(result: Result, table: str, job: Job) -> tuple[str, ...] | None
         return None
     here = result.settings
     there = plan.params.model_dump(mode="json")
-    differing = [k for k in there if k in here and here[k] != there[k] and k not in NEVER]
+    papers = _planned(table, job.name, told.profile).params.model_dump(mode="json")
+    differing = [k for k in there if k in here and here[k] not in (there[k], papers[k]) and k not in NEVER]
     own = set(type(plan.params).model_fields) - set(Settings.model_fields)
     if any(k in ALWAYS or k in own for k in differing):
         return None
@@ -170,11 +174,11 @@ def _differences(result: Result, table: str, job: Job) -> tuple[str, ...] | None
         return None
     facts = [] if result.rounds == plan.rounds else [f"rounds {result.rounds} ({plan.rounds})"]
     facts += [] if models == wanted else [f"models {', '.join(dict.fromkeys(models))} ({', '.join(plan.models)})"]
-    return (*facts, *(f"{k} {here[k]} ({there[k]})" for k in differing))
+    return (*facts, *(f"{k} {here[k]} ({papers[k]})" for k in differing))
 
 
 @cache
 def _planned(table: str, name: str, profile: str) -> Plan:
-    """A table's run with nothing left open, under the profile of the run that it is held against."""
+    """A table's run with nothing left open, under its own profile or that of the run that it is held against."""
     job = next(job for job in runs_of(table) if job.name == name)
     return experiments.plan(job.experiment.model_copy(update={"profile": profile}))
