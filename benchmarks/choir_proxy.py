@@ -63,9 +63,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "choir: with FNTD": ("choir", {"use_fntd": True}),
     "choir: public images as they are": ("choir", {"public_style_share": 0.0}),
     "choir: three quarters painted": ("choir", {"style_share": 0.75}),
-    "choir: with FNTD, teacher sees painted images": (
-        "choir", {"use_fntd": True, "styles": "none", "private_augment": "affine-paint"}
-    ),  # fmt: skip
+    "choir: painted with all methods' augmentation": ("choir", {"styles": "none", "private_augment": "affine-paint"}),
 }
 
 

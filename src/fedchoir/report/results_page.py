@@ -20,7 +20,7 @@ from fedchoir.report.tables import as_text, find_results, rows
 
 INTRODUCTION = """# Results
 
-Made from the files under `results/` by `make results`; no number in a table was typed by hand, and a test compares the two.
+Made from the files under `results/` by `make results`; no number in a table is typed by hand, and a test compares them.
 Accuracies are means over seeds ± standard deviation, of the last three rounds, on test images that no run trained on.
 Best in bold, second underlined. A command makes a whole table again; `--only ROW` at the end of a sweep makes one row.
 """
