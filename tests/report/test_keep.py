@@ -25,6 +25,7 @@ def sweep(tmp_path: Path) -> Path:
         (out / name / "checkpoint").mkdir(parents=True)
         text = (HERE / name / "experiment.toml").read_text()
         (out / name / "experiment.toml").write_text(f'data_root = "/home/me/data"\n{text}')
+        (out / name / "events.jsonl").write_text("{}\n")
     shutil.copyfile(HERE / NAMES[0] / "result.json", out / NAMES[0] / "result.json")
     labels = dict(zip(NAMES, ("solo", "fccl+"), strict=True))
     (out / "sweep.json").write_text(json.dumps({"table": None, "title": "t", "runs": labels}))
@@ -35,7 +36,7 @@ def test_finished_runs_are_kept_without_what_is_the_machines(sweep: Path, tmp_pa
     assert keep(sweep, tmp_path / "results" / "small") == [NAMES[1]]
     runs = tmp_path / "results" / "small" / "runs"
     assert sorted(p.relative_to(runs).as_posix() for p in runs.rglob("*") if p.is_file()) == [
-        f"{NAMES[0]}/experiment.toml", f"{NAMES[0]}/result.json", "sweep.json",
+        f"{NAMES[0]}/events.jsonl", f"{NAMES[0]}/experiment.toml", f"{NAMES[0]}/result.json", "sweep.json",
     ]  # fmt: skip
     kept, ran = (make(read(folder / NAMES[0] / "experiment.toml")) for folder in (runs, sweep))
     assert kept == ran.model_copy(update={"data_root": None, "out": Path("runs/small") / NAMES[0]})

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import shutil
+import statistics
 from pathlib import Path
 
 import pytest
 
 from fedchoir.errors import UsageError
-from fedchoir.federation.result import load_result
-from fedchoir.report.results_page import page
+from fedchoir.federation.result import load_result, read_events
+from fedchoir.report.results_page import course, page
+from fedchoir.report.rows import find_results
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
@@ -49,6 +51,24 @@ def test_a_changed_result_changes_the_page(tmp_path: Path) -> None:
     victim = next(copy.glob("*/runs/*/result.json"))
     victim.write_text(re.sub(r'"intra_avg": [\d.]+', '"intra_avg": 99.0', victim.read_text()))
     assert page(copy) != page(RESULTS)
+
+
+def test_pictures_show_the_rounds_that_are_kept(tmp_path: Path) -> None:
+    runs = RESULTS / "digits" / "runs"
+    drawn = {row["label"]: row for row in course(find_results([runs]))}
+    told = [read_events(runs / f"digits-fccl+-seed{seed}" / "events.jsonl")[9] for seed in range(3)]
+    at_ten = drawn["fccl+"]["rounds"].index(10)
+    inter = [event["inter_avg"] for event in told]
+    assert drawn["fccl+"]["inter"][at_ten] == pytest.approx([statistics.mean(inter), statistics.stdev(inter)])
+    shutil.copytree(runs, tmp_path / "runs")
+    (tmp_path / "runs" / "digits-fccl+-seed1" / "events.jsonl").unlink()
+    assert course(find_results([tmp_path / "runs"])) == []
+
+
+def test_every_picture_on_the_page_is_there() -> None:
+    shown = re.findall(r"\]\((assets/[^)]+)\)", (ROOT / "docs" / "results.md").read_text())
+    assert shown
+    assert all((ROOT / "docs" / path).is_file() for path in shown)
 
 
 def test_a_section_without_a_description_is_named(tmp_path: Path) -> None:

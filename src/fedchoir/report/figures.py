@@ -63,6 +63,25 @@ def accuracy(data: Data) -> Figure:
     return figure
 
 
+def curves(data: Data) -> Figure:
+    """Rows of a table over the rounds: means over seeds, with a band of one standard deviation."""
+    metrics = [metric for metric in ("intra", "inter") if all(metric in row for row in data["rows"])]
+    figure, axes = panels(len(metrics), 2, size=3.2, wide=4.2)
+    for metric, ax in zip(metrics, axes, strict=True):
+        for k, row in enumerate(data["rows"]):
+            mean, sd = (np.array(row[metric])[:, column] for column in (0, 1))
+            colour, dash = OKABE_ITO[k % 8], "-" if k < 8 else "--"
+            ax.plot(row["rounds"], mean, dash, color=colour, label=row["label"])
+            ax.fill_between(row["rounds"], mean - sd, mean + sd, color=colour, alpha=0.18, linewidth=0)
+        ax.set_title({"intra": "at home", "inter": "between domains"}[metric])
+        ax.set_xlabel("round")
+        ax.set_ylabel("accuracy, %")
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        ax.grid(alpha=0.25)
+    axes[0].legend(frameon=False, fontsize=7)
+    return figure
+
+
 def correlation(data: Data) -> Figure:
     kinds = [kind for kind in ("public", "private") if data[kind] is not None]
     count = len(data["clients"])

@@ -2,8 +2,8 @@
 
     python -m fedchoir.report.keep runs/digits results/digits
 
-Of every run its ``result.json`` and ``experiment.toml`` (without the data root, its folder as a sweep would name it),
-and what tables call it. Runs that are kept already and are not among these stay.
+Of every run its ``result.json``, its rounds (``events.jsonl``) and ``experiment.toml`` (without the data root, its
+folder as a sweep would name it), and what tables call it. Runs that are kept already and are not among these stay.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def keep(sweep: Path, kept: Path) -> list[str]:
     for name in finished:
         told = experiments.make(experiments.read(sweep / name / "experiment.toml"))
         (runs / name).mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(sweep / name / "result.json", runs / name / "result.json")
+        for file in ("result.json", "events.jsonl"):
+            shutil.copyfile(sweep / name / file, runs / name / file)
         told = told.model_copy(update={"data_root": None, "out": Path("runs") / kept.name / name})
         (runs / name / "experiment.toml").write_text(experiments.to_toml(told))
     before = json.loads(path.read_text())["runs"] if (path := runs / "sweep.json").exists() else {}

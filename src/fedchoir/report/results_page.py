@@ -3,7 +3,8 @@
     python -m fedchoir.report.results_page results docs/results.md
 
 Every folder of ``results/`` is a section: ``about.toml`` says what it is and how to run it again, ``runs/`` holds the
-``result.json`` and ``experiment.toml`` of every run.
+``result.json`` and ``experiment.toml`` of every run (see `fedchoir.report.keep`). Where the rounds of all runs are
+kept, too, there is a picture of them.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from __future__ import annotations
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 from fedchoir.errors import UsageError
 from fedchoir.federation.result import Result
-from fedchoir.report.tables import as_text, find_results, rows
+from fedchoir.report.rows import evaluated, find_results, over_seeds, rows
+from fedchoir.report.tables import as_text
 
 INTRODUCTION = """# Results
 
@@ -58,11 +61,30 @@ def page(root: Path) -> str:
 def section(folder: Path) -> str:
     about, results = read_about(folder), find_results([folder / "runs"])
     parts = [f"## {about.title}", as_text(rows(results), "md")]
+    parts += [f"![Accuracy over the rounds](assets/results-{folder.name}.svg)"] if course(results) else []
     parts += [about.reading] if about.reading else []
     parts += ["Our data: " + " ".join(about.data)] if about.data else []
     parts += [f"Options were chosen so: {about.chosen}"] if about.chosen else []
     parts += [spent(results), f"```bash\n{about.command}\n```", f"Files: `results/{folder.name}/`."]
     return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def course(results: list[Result]) -> list[dict[str, Any]]:
+    """Accuracy over the rounds, of each row: [mean, standard deviation] over seeds. Empty if a run tells no rounds."""
+    drawn = []
+    for row in rows(results):
+        runs = [{event["round"]: event for event in evaluated(result)} for result in row.results]
+        if not all(runs):
+            return []
+        rounds = sorted(set.intersection(*map(set, runs)))
+        numbers = {
+            metric: [over_seeds([run[r][f"{metric}_avg"] for run in runs]) for r in rounds]
+            for metric in ("intra", "inter")
+            if runs[0][rounds[0]][f"{metric}_avg"] is not None
+        }
+        points = {metric: [[n.mean, n.sd or 0.0] for n in over_rounds] for metric, over_rounds in numbers.items()}
+        drawn.append({"label": row.label, "rounds": [r + 1 for r in rounds], **points})
+    return drawn
 
 
 def spent(results: list[Result]) -> str:
@@ -76,7 +98,13 @@ def spent(results: list[Result]) -> str:
 
 
 def main(root: str, target: str) -> None:
+    from fedchoir.report import figures
+
     Path(target).write_text(page(Path(root)))
+    for folder in Path(root).iterdir():
+        if drawn := course(find_results([folder / "runs"])):
+            path = Path(target).parent / "assets" / f"results-{folder.name}.svg"
+            figures.save(figures.curves, {"rows": drawn}, path)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import Any
 from fedchoir.data.catalogue import SCENARIOS
 from fedchoir.data.options import DataOptions
 from fedchoir.errors import UsageError
-from fedchoir.federation.result import Result, load_result, read_events
+from fedchoir.federation.result import Event, Result, load_result, read_events
 from fedchoir.federation.settings import Settings
 from fedchoir.report.published import Match, match
 
@@ -87,11 +87,14 @@ class Row:
 
 
 def _rounds_to(result: Result, target: float) -> int | None:
+    return next((event["round"] + 1 for event in evaluated(result) if event["intra_avg"] >= target), None)
+
+
+def evaluated(result: Result) -> list[Event]:
+    """The rounds of a run in which its models were tested, if its folder tells."""
     folder = extra(result, "folder")
-    for event in read_events(Path(folder) / "events.jsonl") if folder else []:
-        if event["intra_avg"] is not None and event["intra_avg"] >= target:
-            return int(event["round"]) + 1
-    return None
+    events = read_events(Path(folder) / "events.jsonl") if folder else []
+    return [event for event in events if event["intra_avg"] is not None]
 
 
 def extra(result: Result, name: str) -> Any:
