@@ -65,9 +65,8 @@ def accuracy(data: Data) -> Figure:
 
 def curves(data: Data) -> Figure:
     """Rows of a table over the rounds: means over seeds, with a band of one standard deviation."""
-    metrics = [metric for metric in ("intra", "inter") if all(metric in row for row in data["rows"])]
-    figure, axes = panels(len(metrics), 2, size=3.2, wide=4.2)
-    for metric, ax in zip(metrics, axes, strict=True):
+    figure, axes = panels(2, 2, size=3.2, wide=4.2)
+    for metric, ax in zip(("intra", "inter"), axes, strict=True):
         for k, row in enumerate(data["rows"]):
             mean, sd = (np.array(row[metric])[:, column] for column in (0, 1))
             colour, dash = OKABE_ITO[k % 8], "-" if k < 8 else "--"

@@ -3,8 +3,7 @@
     python -m fedchoir.report.results_page results docs/results.md
 
 Every folder of ``results/`` is a section: ``about.toml`` says what it is and how to run it again, ``runs/`` holds the
-``result.json`` and ``experiment.toml`` of every run (see `fedchoir.report.keep`). Where the rounds of all runs are
-kept, too, there is a picture of them.
+``result.json`` and ``experiment.toml`` of every run, and its rounds where they are drawn (see `fedchoir.report.keep`).
 """
 
 from __future__ import annotations
@@ -43,6 +42,8 @@ class About(BaseModel):
     """How options were chosen, where they were."""
     reading: str = ""
     """What the numbers say."""
+    picture: list[str] = []
+    """Rows whose accuracy is drawn over the rounds."""
 
 
 def read_about(folder: Path) -> About:
@@ -61,7 +62,7 @@ def page(root: Path) -> str:
 def section(folder: Path) -> str:
     about, results = read_about(folder), find_results([folder / "runs"])
     parts = [f"## {about.title}", as_text(rows(results), "md")]
-    parts += [f"![Accuracy over the rounds](assets/results-{folder.name}.svg)"] if course(results) else []
+    parts += [f"![Accuracy over the rounds](assets/results-{folder.name}.svg)"] if about.picture else []
     parts += [about.reading] if about.reading else []
     parts += ["Our data: " + " ".join(about.data)] if about.data else []
     parts += [f"Options were chosen so: {about.chosen}"] if about.chosen else []
@@ -69,21 +70,19 @@ def section(folder: Path) -> str:
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
-def course(results: list[Result]) -> list[dict[str, Any]]:
-    """Accuracy over the rounds, of each row: [mean, standard deviation] over seeds. Empty if a run tells no rounds."""
+def course(results: list[Result], labels: list[str]) -> list[dict[str, Any]]:
+    """Accuracy over the rounds of the rows with these labels: [mean, standard deviation] over seeds."""
     drawn = []
     for row in rows(results):
-        runs = [{event["round"]: event for event in evaluated(result)} for result in row.results]
-        if not all(runs):
-            return []
-        rounds = sorted(set.intersection(*map(set, runs)))
-        numbers = {
-            metric: [over_seeds([run[r][f"{metric}_avg"] for run in runs]) for r in rounds]
-            for metric in ("intra", "inter")
-            if runs[0][rounds[0]][f"{metric}_avg"] is not None
-        }
-        points = {metric: [[n.mean, n.sd or 0.0] for n in over_rounds] for metric, over_rounds in numbers.items()}
-        drawn.append({"label": row.label, "rounds": [r + 1 for r in rounds], **points})
+        if row.label in labels:
+            runs = [{event["round"]: event for event in evaluated(result)} for result in row.results]
+            rounds = sorted(set.intersection(*map(set, runs)))
+            drawn.append({"label": row.label, "rounds": [r + 1 for r in rounds]})
+            for metric in ("intra", "inter"):
+                numbers = [over_seeds([run[r][f"{metric}_avg"] for run in runs]) for r in rounds]
+                drawn[-1][metric] = [[number.mean, number.sd or 0.0] for number in numbers]
+    if missing := set(labels) - {row["label"] for row in drawn if row["rounds"]}:
+        raise UsageError(f"no rounds are kept of {', '.join(sorted(missing))}: leave it out of the picture")
     return drawn
 
 
@@ -102,9 +101,9 @@ def main(root: str, target: str) -> None:
 
     Path(target).write_text(page(Path(root)))
     for folder in Path(root).iterdir():
-        if drawn := course(find_results([folder / "runs"])):
+        if labels := read_about(folder).picture:
             path = Path(target).parent / "assets" / f"results-{folder.name}.svg"
-            figures.save(figures.curves, {"rows": drawn}, path)
+            figures.save(figures.curves, {"rows": course(find_results([folder / "runs"]), labels)}, path)
 
 
 if __name__ == "__main__":
