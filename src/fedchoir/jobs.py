@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -209,12 +209,12 @@ class _Worker:
         self._process.wait()
 
 
-def write_manifest(out: Path, table: str | None, title: str, jobs: Sequence[Job]) -> None:
-    """``sweep.json``: what tables call the runs in this folder."""
+def write_manifest(out: Path, table: str | None, title: str, labels: Mapping[str, str]) -> None:
+    """``sweep.json``: what tables call the runs in this folder, these and those that it named before."""
     path = out / "sweep.json"
     out.mkdir(parents=True, exist_ok=True)
     try:
         before = json.loads(path.read_text())["runs"]
     except (OSError, ValueError, KeyError, TypeError):
         before = {}
-    write_json(path, {"table": table, "title": title, "runs": {**before, **{job.name: job.label for job in jobs}}})
+    write_json(path, {"table": table, "title": title, "runs": {**before, **labels}})

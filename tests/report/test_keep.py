@@ -54,6 +54,9 @@ def test_what_was_kept_before_stays(sweep: Path, tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_no_sweep_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is not the folder of a sweep"):
-        keep(tmp_path, tmp_path / "kept")
+    for content in (None, "{}", "[]"):
+        if content:
+            (tmp_path / "sweep.json").write_text(content)
+        with pytest.raises(UsageError, match="is not the folder of a sweep"):
+            keep(tmp_path, tmp_path / "kept")
     assert not (tmp_path / "kept").exists()

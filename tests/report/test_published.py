@@ -142,6 +142,11 @@ def test_the_nearest_setting_is_told_where_it_is_not_the_same() -> None:
     assert match(a_run("fedmd")).notes == ()
 
 
+def test_batches_may_be_those_in_print_or_those_of_the_profile() -> None:
+    assert match(a_run("fccl+", settings={"local_batch": 256, "public_batch": 512})).notes == ()
+    assert match(a_run("fccl+", settings={"local_batch": 64})).notes == ("local_batch 64 (256)",)
+
+
 def test_other_data_is_shown_only_for_a_sweep_and_never_subtracted() -> None:
     result = a_run("fccl+", "digits-lite")
     assert not match(result)

@@ -3,7 +3,7 @@
 At 32×32 a step of EfficientNet or MobileNet is a thousand small kernels, and BatchNorm and activations each go
 through all of memory. torch.compile makes few of many, small ones that do not depend on each other (a cast of each
 weight, a count of each BatchNorm) become one, and layers that cuDNN is slow at are computed in other ways. Compiling
-takes a minute or so for each architecture: only the passes that there are many of are compiled, those of whole batches
+takes minutes where its cache is empty: only the passes that there are many of are compiled, those of whole batches
 of private images; for the rest the model is called as ever.
 """
 

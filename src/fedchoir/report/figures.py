@@ -54,13 +54,16 @@ def accuracy(data: Data) -> Figure:
     for k, (name, values) in enumerate(zip(data["clients"][:16], data["each"], strict=False)):
         axes[1].plot(data["rounds"], values, color=OKABE_ITO[k % 8], linestyle=DASHES[k % 8], label=name)
     for ax, title in zip(axes, ("over all clients", "each client, mean over test sets"), strict=True):
-        ax.set_title(title)
-        ax.set_xlabel("round")
-        ax.set_ylabel("accuracy, %")
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-        ax.grid(alpha=0.25)
+        over_rounds(ax, title)
         ax.legend(frameon=False, fontsize=7)
     return figure
+
+
+def over_rounds(ax: Axes, title: str) -> None:
+    """The frame of accuracies over the rounds."""
+    ax.set(title=title, xlabel="round", ylabel="accuracy, %")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.grid(alpha=0.25)
 
 
 def curves(data: Data) -> Figure:
@@ -72,11 +75,7 @@ def curves(data: Data) -> Figure:
             colour, dash = OKABE_ITO[k % 8], "-" if k < 8 else "--"
             ax.plot(row["rounds"], mean, dash, color=colour, label=row["label"])
             ax.fill_between(row["rounds"], mean - sd, mean + sd, color=colour, alpha=0.18, linewidth=0)
-        ax.set_title({"intra": "at home", "inter": "between domains"}[metric])
-        ax.set_xlabel("round")
-        ax.set_ylabel("accuracy, %")
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-        ax.grid(alpha=0.25)
+        over_rounds(ax, {"intra": "at home", "inter": "between domains"}[metric])
     axes[0].legend(frameon=False, fontsize=7)
     return figure
 

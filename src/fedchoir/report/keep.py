@@ -15,33 +15,36 @@ from pathlib import Path
 
 from fedchoir import experiment as experiments
 from fedchoir.errors import UsageError
-from fedchoir.federation.checkpoint import write_json
+from fedchoir.jobs import write_manifest
 
 
 def keep(sweep: Path, kept: Path) -> list[str]:
     """Copy the finished runs of a sweep's folder to ``kept/runs``; the names of those that are not finished."""
     try:
         manifest = json.loads((sweep / "sweep.json").read_text())
-    except (OSError, ValueError) as error:
+        table, title, labels = manifest["table"], manifest["title"], dict(manifest["runs"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{sweep} is not the folder of a sweep: {error}") from None
     runs = kept / "runs"
-    finished = {name: label for name, label in manifest["runs"].items() if (sweep / name / "result.json").exists()}
+    finished = {name: label for name, label in labels.items() if (sweep / name / "result.json").exists()}
     for name in finished:
         told = experiments.make(experiments.read(sweep / name / "experiment.toml"))
-        (runs / name).mkdir(parents=True, exist_ok=True)
-        for file in ("result.json", "events.jsonl"):
-            shutil.copyfile(sweep / name / file, runs / name / file)
         told = told.model_copy(update={"data_root": None, "out": Path("runs") / kept.name / name})
+        (runs / name).mkdir(parents=True, exist_ok=True)
         (runs / name / "experiment.toml").write_text(experiments.to_toml(told))
-    before = json.loads(path.read_text())["runs"] if (path := runs / "sweep.json").exists() else {}
+        for file in ("events.jsonl", "result.json"):
+            if (sweep / name / file).exists():
+                shutil.copyfile(sweep / name / file, runs / name / file)
     if finished:
-        write_json(path, {**manifest, "runs": {**before, **finished}})
-    return [name for name in manifest["runs"] if name not in finished]
+        write_manifest(runs, table, title, finished)
+    return [name for name in labels if name not in finished]
 
 
-def main(sweep: str, kept: str) -> None:
+def main(*folders: str) -> None:
+    if len(folders) != 2:
+        raise SystemExit("usage: python -m fedchoir.report.keep RUNS/NAME results/NAME")
     try:
-        missing = keep(Path(sweep), Path(kept))
+        missing = keep(Path(folders[0]), Path(folders[1]))
     except UsageError as error:
         raise SystemExit(str(error)) from None
     for name in missing:
