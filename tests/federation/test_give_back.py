@@ -12,7 +12,6 @@ from torch import nn
 from fedchoir.federation import memory
 from fedchoir.models import build
 
-
 IN_PIECES = """
 import torch
 from fedchoir.federation import memory
