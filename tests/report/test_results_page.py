@@ -30,7 +30,9 @@ def test_every_accuracy_on_the_page_is_a_mean_of_kept_runs() -> None:
     runs = [load_result(path.parent) for path in RESULTS.rglob("result.json") if "validation" not in path.parts]
     bundles: dict[str, list[float]] = {}
     for run in runs:
-        key = f"{run.method} {run.scenario} {run.public} {run.profile} {sorted(run.settings.items(), key=str)}"
+        models = [client["model"] for client in run.clients]
+        settings = sorted(run.settings.items(), key=str)
+        key = f"{run.method} {run.scenario} {run.public} {run.profile} {models} {settings}"
         bundles.setdefault(f"intra {key}", []).append(run.intra_avg)
         if run.inter_avg is not None:
             bundles.setdefault(f"inter {key}", []).append(run.inter_avg)
