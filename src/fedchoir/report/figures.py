@@ -76,7 +76,8 @@ def curves(data: Data) -> Figure:
             ax.plot(row["rounds"], mean, dash, color=colour, label=row["label"])
             ax.fill_between(row["rounds"], mean - sd, mean + sd, color=colour, alpha=0.18, linewidth=0)
         over_rounds(ax, {"intra": "at home", "inter": "between domains"}[metric])
-    axes[0].legend(frameon=False, fontsize=7)
+    lines, labels = axes[0].get_legend_handles_labels()
+    figure.legend(lines, labels, loc="outside right center", frameon=False, fontsize=8)
     return figure
 
 
