@@ -4,8 +4,8 @@
     python benchmarks/gpu_round.py --data-root DATA --precision bf16 --compile --devices cuda:0,cuda:0,cuda:0,cuda:0
 
 Private 150/80/5000/1800 images, 5000 public ones, 20 local epochs, four models tested on every test image each round.
-The first round compiles or captures the steps and lets cuDNN choose its kernels: read the later ones. With several
-devices each client has a process of its own; to let them overlap on one GPU, start NVIDIA's MPS before
+The first round compiles kernels, captures the steps and lets cuDNN choose: read the later ones. With several devices
+each client has a process of its own; to let them overlap on one GPU, start NVIDIA's MPS before
 (`nvidia-cuda-mps-control -d`). Seconds of a round are the clock's, those of its phases the slowest process's.
 """
 
@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--profile", default="fixed", help="paper: batches of 512 and 256 instead of 256 and 128")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--plain", action="store_true", help="no capture")
-    parser.add_argument("--compile", action="store_true", help="fuse the models' layers")
+    parser.add_argument("--compile", action="store_true", help="leaner layers")
     parser.add_argument("--devices", help="cuda:0,cuda:0: a process for each")
     parser.add_argument("--autotune", action="store_true", help="let cuDNN try its kernels")
     o = parser.parse_args()

@@ -96,9 +96,7 @@ def run(
         str | None, typer.Option(help="Several, with a process each: a number, or cuda:0,cuda:1 or cpu,cpu.")
     ] = None,
     precision: Annotated[str | None, typer.Option(help="fp32, tf32 or bf16.")] = None,
-    compile_: Annotated[
-        bool, typer.Option("--compile", help="Fuse the models' layers (GPUs; a minute for each model at first).")
-    ] = False,
+    compile_: Annotated[bool, typer.Option("--compile", help="Leaner layers, with kernels of our own (GPUs).")] = False,
     state_budget: Annotated[
         str | None,
         typer.Option(help="Memory for clients' states (default: 2GB); beyond it those not at work lie on disk."),

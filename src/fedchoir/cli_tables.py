@@ -36,7 +36,7 @@ Profile = Annotated[str | None, typer.Option(help="fixed, paper or official: how
 DataRoot = Annotated[Path | None, typer.Option(help="Where data sets lie (else FEDCHOIR_DATA).")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Precision = Annotated[str | None, typer.Option(help="fp32, tf32 or bf16.")]
-Compile = Annotated[bool, typer.Option("--compile", help="Fuse the models' layers (GPUs; a minute for each at first).")]
+Compile = Annotated[bool, typer.Option("--compile", help="Leaner layers, with kernels of our own (GPUs).")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of every run.")]
 Only = Annotated[list[str] | None, typer.Option(metavar="LABEL", help="Only these runs: a label, a method or a*b.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="List the runs and do nothing.")]

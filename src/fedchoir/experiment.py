@@ -43,7 +43,7 @@ class Experiment(BaseModel):
     )
     precision: Literal["fp32", "tf32", "bf16"] = Field("fp32", description="arithmetic of the models")
     compile: bool = Field(
-        False, description="fuse the models' layers with torch.compile: for long runs on GPUs; a minute a model first"
+        False, description="leaner layers on GPUs, with kernels of our own, compiled when first needed"
     )
     state_budget: str = Field(
         "2GB",

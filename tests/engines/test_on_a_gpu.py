@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from fedchoir import Experiment, methods, run
-from fedchoir.engines import fused
 from fedchoir.engines.replay import ReplayTrainer
 
 pytestmark = pytest.mark.gpu
@@ -49,8 +48,9 @@ def test_steps_and_answers_are_captured(small: Callable[..., Experiment], monkey
     run(small("fccl+", device="cuda", rounds=2))
     (trainer,) = trainers
     assert trainer._steps
-    assert trainer._passes
+    assert trainer._passes.captured
     assert not trainer._impossible
+    assert not trainer._passes.impossible
 
 
 def test_processes_that_share_a_gpu(small: Callable[..., Experiment]) -> None:
@@ -60,8 +60,7 @@ def test_processes_that_share_a_gpu(small: Callable[..., Experiment]) -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_fused_runs(small: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch, precision: str) -> None:
-    monkeypatch.setattr(fused, "WORTH", 1)
+def test_lean_runs(small: Callable[..., Experiment], precision: str) -> None:
     names = ("mobilenet_v2@0.25", "resnet10@4", "simple_cnn@4")
     plain, quick = (
         small("fccl+", label, device="cuda", precision=precision, models=names, compile=label == "quick")

@@ -78,21 +78,37 @@ def test_an_answer_is_the_plain_one_and_sees_todays_weights(client: Client) -> N
         return run
 
     client.trainer = ReplayTrainer(record=record)
-    images = [torch.randn(size, 3, 16, 16) for size in (8, 8, 5)]
-    for batch in images:
+    images = [torch.randn(size, 3, 16, 16) for size in (8, 8, 8, 5, 5)]
+    for batch, so_far in zip(images, (0, 1, 1, 1, 2), strict=True):  # the first of a kind is run plainly
         with client.speaking():
             expected = client.both(batch)
             found = client.trainer.answer(client, batch)
         assert all(map(torch.equal, found, expected))
+        assert len(recorded) == so_far
         with torch.no_grad():
             next(client.model.parameters()).mul_(0.9)
-    assert len(recorded) == 2
     client.model.eval()
     with torch.no_grad():
-        assert all(map(torch.equal, client.trainer.answer(client, images[0]), client.both(images[0])))
+        for _ in range(2):
+            assert all(map(torch.equal, client.trainer.answer(client, images[0]), client.both(images[0])))
     assert len(recorded) == 3
     client.trainer.forget(client)
-    assert not client.trainer._passes
+    assert not client.trainer._passes.captured
+
+
+def test_a_frozen_model_answers_the_same_and_is_captured_when_it_is_asked_again(client: Client) -> None:
+    recorded: list[Any] = []
+
+    def record(run: Any) -> Any:
+        recorded.append(run)
+        return run
+
+    frozen = client.twin(client.snapshot())
+    quick = ReplayTrainer(record=record).quickened(frozen)
+    for size, so_far in ((8, 0), (8, 1), (8, 1), (5, 1), (5, 2)):
+        images = torch.randn(size, 3, 16, 16)
+        assert torch.equal(quick(images), frozen(images))
+        assert len(recorded) == so_far
 
 
 def test_recording_leaves_the_draws_of_dropout_alone(client: Client) -> None:
@@ -100,7 +116,7 @@ def test_recording_leaves_the_draws_of_dropout_alone(client: Client) -> None:
     client.model.head = torch.nn.Sequential(torch.nn.Dropout(0.5), client.model.head)
     batch = torch.randn(8, 3, 16, 16)
     results = []
-    for _ in range(2):  # the first time it is recorded
+    for _ in range(2):  # the second time it is recorded
         torch.manual_seed(3)
         with client.speaking():
             results.append(client.trainer.answer(client, batch)[1])

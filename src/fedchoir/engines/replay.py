@@ -70,19 +70,60 @@ class _Step:
         return self.loss
 
 
+Ask = Callable[[Tensor], tuple[Tensor, ...]]
+"""A pass over images without learning."""
+
+
 @dataclass
 class _Pass:
-    """A captured pass over images without learning; its output is overwritten by the next one."""
+    """A captured pass; its outputs are overwritten by the next one."""
 
     images: Tensor
-    output: tuple[Tensor, Tensor]
+    outputs: tuple[Tensor, ...]
     replay: Run
 
-    def __call__(self, images: Tensor) -> tuple[Tensor, Tensor]:
+    def __call__(self, images: Tensor) -> tuple[Tensor, ...]:
         self.images.copy_(images, non_blocking=True)
         self.replay()
-        h, z = self.output
-        return h.clone(), z.clone()
+        return tuple(t.clone() for t in self.outputs)
+
+
+class Passes:
+    """Passes of some kinds. The first of a kind is run plainly and the second captured: most come once, or often."""
+
+    def __init__(self, record: Recorder) -> None:
+        self._record = record
+        self._seen: set[Key] = set()
+        self.captured: dict[Key, _Pass] = {}
+        self.impossible: set[Key] = set()
+
+    def __call__(self, kind: Key, ask: Ask, images: Tensor) -> tuple[Tensor, ...]:
+        if kind in self._seen and kind not in self.captured and kind not in self.impossible:
+            try:
+                self.captured[kind] = self._capture(ask, images)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError:
+                self.impossible.add(kind)
+        self._seen.add(kind)
+        known = self.captured.get(kind)
+        return known(images) if known else ask(images)
+
+    def forget(self, client: int) -> None:
+        self._seen = {key for key in self._seen if key[0] != client}
+        self.captured = {key: known for key, known in self.captured.items() if key[0] != client}
+        self.impossible = {key for key in self.impossible if key[0] != client}
+
+    def _capture(self, ask: Ask, images: Tensor) -> _Pass:
+        static = images.clone(memory_format=torch.preserve_format)
+        with same_draws_after(images.device):
+            outputs = tuple(torch.empty_like(t) for t in ask(static))  # warms up, too
+
+        def run() -> None:
+            for mine, new in zip(outputs, ask(static), strict=True):
+                mine.copy_(new)
+
+        return _Pass(static, outputs, self._record(run))
 
 
 @dataclass
@@ -92,9 +133,11 @@ class ReplayTrainer:
     record: Recorder = field(default_factory=CudaRecorder)
     plain: EagerTrainer = field(default_factory=EagerTrainer)
     _steps: dict[Key, _Step] = field(default_factory=dict)
-    _passes: dict[Key, _Pass] = field(default_factory=dict)
     _optimizers: dict[Key, Optimizer] = field(default_factory=dict)
     _impossible: set[Key] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._passes = Passes(self.record)
 
     def optimizer(
         self, client: Client, name: str, algorithm: str, *, lr: float, weight_decay: float, momentum: float
@@ -129,18 +172,19 @@ class ReplayTrainer:
     def answer(self, client: Client, images: Tensor) -> tuple[Tensor, Tensor]:
         """A pass that was captured sees the weights of today, which stay in their place while clients are awake."""
         kind = (client.index, client.model, modes_of(client), tuple(images.shape), images.dtype)
-        if kind not in self._passes and kind not in self._impossible:
-            try:
-                self._passes[kind] = self._capture_pass(client, images)
-            except torch.OutOfMemoryError:
-                raise
-            except RuntimeError:
-                self._impossible.add(kind)
-        known = self._passes.get(kind)
-        return known(images) if known else client.both(images)
+        h, z = self._passes(kind, client.both, images)
+        return h, z
+
+    def quickened(self, ask: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        passes = Passes(self.record)
+
+        def answer(images: Tensor) -> Tensor:
+            return passes((tuple(images.shape), images.dtype), lambda static: (ask(static),), images)[0]
+
+        return answer
 
     def forget(self, client: Client) -> None:
-        self._passes = {key: known for key, known in self._passes.items() if key[0] != client.index}
+        self._passes.forget(client.index)
         self._steps = {key: step for key, step in self._steps.items() if key[0] != client.index}
         self._optimizers = {key: o for key, o in self._optimizers.items() if key[0] != client.index}
         self._impossible = {key for key in self._impossible if key[0] != client.index}
@@ -166,17 +210,6 @@ class ReplayTrainer:
         self._steps[kind] = step
         return step
 
-    def _capture_pass(self, client: Client, images: Tensor) -> _Pass:
-        static = images.clone(memory_format=torch.preserve_format)
-        with same_draws_after(client):
-            h, z = (torch.empty_like(t) for t in client.both(static))  # warms up, too
-
-        def run() -> None:
-            for mine, new in zip((h, z), client.both(static), strict=True):
-                mine.copy_(new)
-
-        return _Pass(static, (h, z), self.record(run))
-
     def _capture(self, client: Client, optimizer: Optimizer, loss: Loss, batch: Batch) -> _Step:
         static = Batch(batch.images.clone(), batch.labels.clone(), {k: t.clone() for k, t in batch.targets.items()})
         value = torch.zeros((), device=client.device)
@@ -189,7 +222,7 @@ class ReplayTrainer:
             value.copy_(result.detach())
 
         before = keep(client, optimizer)
-        with same_draws_after(client):
+        with same_draws_after(client.device):
             for _ in range(WARM_UPS):
                 run()
         give_back(client, optimizer, before)
@@ -217,10 +250,10 @@ def tensors_of(batch: Batch) -> list[Tensor]:
     return [batch.images, batch.labels, *(batch.targets[name] for name in sorted(batch.targets))]
 
 
-def same_draws_after(client: Client) -> AbstractContextManager[None]:
+def same_draws_after(device: torch.device) -> AbstractContextManager[None]:
     """Dropout and the like draw the same after this block as if it had not been: a resumed run captures its steps in
     another round than the one that it continues."""
-    return torch.random.fork_rng(devices=[client.device] if client.device.type == "cuda" else [])
+    return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
 
 
 def keep(client: Client, optimizer: Optimizer) -> list[tuple[Tensor, Tensor]]:

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from fedchoir.data.scenarios import ClientData
-from fedchoir.engines.fused import fuse
 from fedchoir.engines.newcomer import Modules, new_client, new_modules, thrifty
 from fedchoir.federation.client import Client
 from fedchoir.federation.public import PublicView
@@ -118,7 +117,9 @@ class Roster(Sequence[Client]):
         if not self._method.params.dp_noise:  # private steps are run in a way of their own
             client.trainer = self._trainer
         if self._fused:
-            fuse(client)
+            from fedchoir.engines.lean import use_lean_layers  # needs Triton
+
+            use_lean_layers(client.model)
         if rested:
             client.round = self._rounds.pop(k, 0)
             client.load(self._resting.get(k))

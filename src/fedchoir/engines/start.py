@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from fedchoir.data.public import PublicSet
 from fedchoir.data.scenarios import Scenario
-from fedchoir.engines.fused import check_fusing
 from fedchoir.engines.local import STATE_BUDGET, LocalEngine, Progress
 from fedchoir.engines.parallel.engine import ParallelEngine
+from fedchoir.errors import UsageError
 from fedchoir.federation.loop import Engine
 from fedchoir.methods.method import Method
 
@@ -36,7 +39,7 @@ def started_engine(
     A GPU that is named (``cuda:1``) is made torch's current one: that is where steps are captured.
     """
     if fused:
-        check_fusing(devices, method.params)
+        _check_fusing(devices, method.params)
     if len(devices) == 1:
         (device,) = devices
         named = device.type == "cuda" and device.index is not None
@@ -60,3 +63,15 @@ def started_engine(
         folder=folder,
     ) as engine:
         yield engine
+
+
+def _check_fusing(devices: Sequence[torch.device], params: Any) -> None:
+    """Say in one line why ``--compile`` is not possible, if it is not."""
+    if any(device.type != "cuda" for device in devices):
+        raise UsageError("--compile is not possible: it is for GPUs; leave it out")
+    if params.dp_noise:
+        raise UsageError("--compile is not possible with dp_noise: gradients of single images are taken in another way")
+    if find_spec("triton") is None:
+        raise UsageError("--compile is not possible: it needs Triton, which comes with torch on Linux")
+    if not any(shutil.which(name) for name in ("cc", "gcc", "clang")):
+        raise UsageError("--compile is not possible: it needs a C compiler, such as gcc")

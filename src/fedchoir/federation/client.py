@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from fedchoir.data.augment import augment
 from fedchoir.data.images import ImageSet, normalise
 from fedchoir.data.style import Restyle, restyled
+from fedchoir.federation.evaluate import batch_for
 from fedchoir.federation.frozen import Echo, Frozen, Output, deepcopy_structure, still_statistics
 from fedchoir.federation.phases import PublicBatch
 from fedchoir.federation.public import PublicView
@@ -24,7 +25,6 @@ from fedchoir.rng import generator
 
 __all__ = ["Client", "Frozen", "State", "deepcopy_structure", "still_statistics"]
 
-EVAL_BATCH = 250
 READY_BYTES = 256e6  # private images as floats, kept for the length of a fit
 
 
@@ -68,7 +68,6 @@ class Client:
         self._losses: dict[str, list[Tensor]] = {}
         self._notes: dict[str, Tensor] = {}
         self.trainer: Trainer = trainer or EagerTrainer()
-        self.fused: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None  # a faster way to the same as `model.both`
 
     @property
     def round(self) -> int:
@@ -85,7 +84,7 @@ class Client:
     def both(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Features B×d and logits B×C of one pass, in float32 whatever the precision of the pass."""
         with self._autocast():
-            h, z = (self.fused or self.model.both)(images)
+            h, z = self.model.both(images)
         return h.float(), z.float()
 
     def stages(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -106,6 +105,10 @@ class Client:
 
     def logits(self, images: Tensor) -> Tensor:
         return self.both(images)[1]
+
+    def verdict(self, images: Tensor) -> Tensor:
+        """Logits, where nothing is to be learnt from them: the trainer may know a faster way."""
+        return self.trainer.answer(self, images)[1]
 
     def classify(self, h: Tensor) -> Tensor:
         """Logits B×C of features B×d, in float32."""
@@ -207,7 +210,11 @@ class Client:
     # -- private data --------------------------------------------------------------------------------------------
 
     def _private_batches(
-        self, epochs: range, sources: Mapping[str, Tensor | Echo], views: int = 1, restyle: Restyle | None = None
+        self,
+        epochs: range,
+        sources: Mapping[str, Tensor | Callable[[Tensor], Tensor]],
+        views: int = 1,
+        restyle: Restyle | None = None,
     ) -> Iterator[Batch]:
         n, size = len(self.private), self.settings.local_batch
         ready = self._ready_images()
@@ -221,7 +228,7 @@ class Client:
                 elif len(index) < 2 and n > 1:
                     continue  # BatchNorm cannot normalise a single image
                 images = self._private_images(index, epoch, number) if ready is None else ready[index]
-                targets = {k: v(images) if isinstance(v, Echo) else v[index] for k, v in sources.items()}
+                targets = {k: v[index] if isinstance(v, Tensor) else v(images) for k, v in sources.items()}
                 targets |= {f"view{v}": self._private_images(index, epoch, number, v) for v in range(2, views + 1)}
                 if restyle is not None:
                     draw = self._draw("restyle", epoch, number)
@@ -283,7 +290,8 @@ class Client:
         twin.load_state_dict(dict(weights), assign=True)
         return twin.requires_grad_(False).eval()
 
-    def _source(self, target: Frozen | Tensor) -> Tensor | Echo:
+    def _source(self, target: Frozen | Tensor) -> Tensor | Callable[[Tensor], Tensor]:
+        """A row for each private image; or, where it depends on the batch or on its augmentation, who to ask."""
         if isinstance(target, Tensor):
             return target
         twin = self.twin(target.weights)
@@ -291,14 +299,15 @@ class Client:
             for module in twin.train().modules():
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
                     module.track_running_stats = False  # the statistics belong to the shared weights
-            return Echo(twin, target.output, self._autocast)
+            return self.trainer.quickened(Echo(twin, target.output, self._autocast))
         echo = Echo(twin, target.output, self._autocast)
         if self.settings.private_augment != "none":
-            return echo
+            return self.trainer.quickened(echo)
         return torch.cat([echo(images) for images, _ in self.private_chunks()])
 
-    def private_chunks(self, size: int = EVAL_BATCH) -> Iterator[tuple[Tensor, Tensor]]:
+    def private_chunks(self, size: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """The private images as they are, in order, with their labels."""
+        size = size or batch_for(self.device)
         for start in range(0, len(self.private), size):
             images = normalise(self.private.images[start : start + size], self.private.mean, self.private.std)
             yield (

@@ -13,6 +13,11 @@ from fedchoir.data.images import ImageSet, normalise
 EVAL_BATCH = {"cpu": 250, "cuda": 1024}  # small enough for memory, large enough to keep the device busy
 
 
+def batch_for(device: torch.device) -> int:
+    """How many images a model is asked about at once, where nothing is learnt from them."""
+    return EVAL_BATCH.get(device.type, EVAL_BATCH["cpu"])
+
+
 def accuracy(logits: Callable[[Tensor], Tensor], test: ImageSet, top_k: int = 1) -> float:
     """Share of the test images, in percent, whose label is among the ``top_k`` largest logits."""
     return accuracies(logits, [test], top_k)[0]
@@ -32,7 +37,7 @@ def accuracies(logits: Callable[[Tensor], Tensor], tests: Iterable[ImageSet], to
 @torch.no_grad()
 def _hits(logits: Callable[[Tensor], Tensor], test: ImageSet, top_k: int) -> Tensor:
     """For each image whether its label is among the largest logits: N, bool, on the CPU."""
-    size = EVAL_BATCH.get(test.images.device.type, 250)
+    size = batch_for(test.images.device)
     hits = []
     for start in range(0, len(test), size):
         images = normalise(test.images[start : start + size], test.mean, test.std)
@@ -46,7 +51,7 @@ def _gathered(tests: Iterable[ImageSet]) -> Iterator[list[ImageSet]]:
     """Neighbouring sets that fit into one batch together; larger ones alone."""
     group: list[ImageSet] = []
     for test in tests:
-        size = EVAL_BATCH.get(test.images.device.type, 250)
+        size = batch_for(test.images.device)
         alike = group and (group[0].mean, group[0].std) == (test.mean, test.std)
         if group and not (alike and sum(map(len, group)) + len(test) <= size):
             yield group

@@ -122,7 +122,7 @@ class Method:
     def row(self, client: Client, tests: Iterable[ImageSet]) -> list[float]:
         """How good the client's model is on several test sets, in percent."""
         client.model.eval()
-        return accuracies(client.logits, tests, self.task.top_k)
+        return accuracies(client.verdict, tests, self.task.top_k)
 
     @property
     def dims(self) -> dict[str, int]:

@@ -1,0 +1,203 @@
+"""The kernels against torch in float64. On a GPU by `pytest -m gpu`; on a CPU, interpreted and slow, as a program:
+
+TRITON_INTERPRET=1 python tests/engines/kernel_checks.py
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+import triton.runtime.interpreter as interpreter
+from torch import Tensor, nn
+from torchvision.models.efficientnet import MBConv, MBConvConfig
+from torchvision.models.googlenet import BasicConv2d
+from torchvision.models.mobilenetv2 import InvertedResidual
+from torchvision.models.resnet import BasicBlock
+
+from fedchoir.engines.kernels import depthwise, excite, norm
+from fedchoir.engines.kernels.common import NONE, RELU, RELU6, SILU, counters
+from fedchoir.engines.lean import use_lean_layers
+from fedchoir.models.base import conv_bn_relu
+
+ACTIVATIONS: dict[int, Callable[[Tensor], Tensor]] = {NONE: lambda t: t, RELU: F.relu, RELU6: F.relu6, SILU: F.silu}
+# images, channels, side, activation, size of filters, stride: sides that columns do and do not divide, in both strides
+SHAPES = [
+    (3, 40, 6, RELU6, 3, 1),
+    (2, 24, 7, SILU, 5, 2),
+    (2, 32, 8, RELU, 3, 2),
+    (4, 48, 2, NONE, 5, 1),
+    (2, 16, 8, SILU, 5, 1),
+]
+EXCITED = [(5, 40, 10), (33, 96, 4), (3, 24, 48)]  # images, channels, squeezed to
+
+
+def close(found: Tensor, wanted: Tensor, error: float = 2e-5) -> None:
+    """In the norm of the difference, which does not care for numbers that happen to be near zero."""
+    far = torch.linalg.vector_norm(found.double() - wanted.double()) / torch.linalg.vector_norm(wanted.double())
+    assert far < error, f"{far:.1e} away"
+
+
+def images(*shape: int, device: str) -> Tensor:
+    return torch.randn(shape, device=device).contiguous(memory_format=torch.channels_last)
+
+
+def a_norm(channels: int, device: str) -> nn.BatchNorm2d:
+    layer = nn.BatchNorm2d(channels).to(device)
+    nn.init.normal_(layer.weight, 1, 0.3), nn.init.normal_(layer.bias, 0, 0.5)
+    assert layer.running_mean is not None
+    layer.running_mean.normal_()
+    return layer
+
+
+def check_norm(shape: tuple[int, int, int, int, int, int], device: str) -> None:
+    """Statistics, the forward pass with all that can surround it, and each of its gradients."""
+    n, c, side, act, _, _ = shape
+    torch.manual_seed(0)
+    x, layer = 2 * images(n, c, side, side, device=device) + 1, a_norm(c, device)
+    exact = copy.deepcopy(layer).double()
+    kept = norm.Norm(act, *norm.moments(x, layer), layer.weight.detach(), layer.bias.detach())
+    y = ACTIVATIONS[act](exact(x.double())).detach()
+    for mine, theirs in zip(layer.buffers(), exact.buffers(), strict=True):
+        close(mine, theirs)
+    keep, gate, through = (torch.rand(n, *more, device=device) for more in ((), (c,), (c,)))
+    residual, dy = images(n, c, side, side, device=device), images(n, c, side, side, device=device)
+    per_image, per_map = keep[:, None, None, None], gate[:, :, None, None]
+    close(norm.normalise(x, kept), y)
+    close(norm.normalise(x, kept, keep=keep, residual=residual), y * per_image + residual)
+    close(norm.normalise(x, kept, gate=gate), y * per_map)
+    close(norm.image_sums(x, kept), y.mean((2, 3)))
+    close(norm.image_sums(x, kept, dy, gate), (y * dy).sum((2, 3)) * gate * (1 - gate))
+    for given, d in (
+        ({}, dy.double()),
+        ({"keep": keep}, dy.double() * per_image),
+        ({"gate": gate, "through": through}, dy.double() * per_map + through[:, :, None, None]),
+    ):
+        inputs = [t.detach().double().requires_grad_() for t in (x, layer.weight, layer.bias)]
+        out = ACTIVATIONS[act](F.batch_norm(inputs[0], None, None, *inputs[1:], True, 0.0, layer.eps))
+        for mine, theirs in zip(norm.gradient(dy, x, kept, **given), torch.autograd.grad(out, inputs, d), strict=True):
+            close(mine, theirs)
+
+
+def check_depthwise(shape: tuple[int, int, int, int, int, int], device: str) -> None:
+    """The convolution and its statistics; its filters' gradient; its input's, on through the activation before."""
+    n, c, side, act, size, stride = shape
+    torch.manual_seed(1)
+    conv = nn.Conv2d(c, c, size, stride, size // 2, groups=c, bias=False).to(device)
+    x, before, after = images(n, c, side, side, device=device), a_norm(c, device), a_norm(c, device)
+    exact = copy.deepcopy(after).double()
+    kept = norm.Norm(act, *norm.moments(x, before), before.weight.detach(), before.bias.detach())
+    a = norm.normalise(x, kept)
+    y, mean, rstd = depthwise.convolve(a, conv.weight.detach(), conv, after)
+    options = (None, stride, size // 2, 1, c)
+    wanted = F.conv2d(a.double(), conv.weight.detach().double(), *options)
+    exact(wanted)
+    close(y, wanted)
+    close(mean, wanted.mean((0, 2, 3)))
+    close(rstd, (wanted.var((0, 2, 3), unbiased=False) + after.eps).rsqrt(), 1e-4)
+    for mine, theirs in zip(after.buffers(), exact.buffers(), strict=True):
+        close(mine, theirs)
+    dy = images(*y.shape, device=device)
+    unit = F.batch_norm(x.double(), None, None, None, None, True, 0.0, before.eps)
+    inner = unit * before.weight.detach()[:, None, None] + before.bias.detach()[:, None, None]
+    inputs = (inner.requires_grad_(), conv.weight.detach().double().requires_grad_())
+    out = F.conv2d(ACTIVATIONS[act](inputs[0]), inputs[1], *options)
+    dinner, dfilters = torch.autograd.grad(out, inputs, dy.double())
+    close(depthwise.weight_gradient(a, dy, conv), dfilters)
+    dh, dweight, dbias = depthwise.input_gradient(dy, conv.weight.detach(), conv, x, kept)
+    close(dh, dinner)
+    close(dweight, (dinner * unit).sum((0, 2, 3)))
+    close(dbias, dinner.sum((0, 2, 3)))
+
+
+def check_excitation(shape: tuple[int, int, int], device: str) -> None:
+    n, c, squeezed = shape
+    torch.manual_seed(2)
+    first, second = nn.Conv2d(c, squeezed, 1).to(device), nn.Conv2d(squeezed, c, 1).to(device)
+    layers = [t.detach() for t in (first.weight, first.bias, second.weight, second.bias)]  # type: ignore[union-attr]
+    mean, dz = torch.randn(n, c, device=device), torch.randn(n, c, device=device)
+    gate, hidden = excite.gate(mean, *layers, half=False)
+    exact = [t.double().requires_grad_() for t in (mean, *layers)]
+    z = F.linear(F.silu(F.linear(exact[0], exact[1].flatten(1), exact[2])), exact[3].flatten(1), exact[4])
+    close(gate, z.sigmoid())
+    through, *rest = torch.autograd.grad(z, exact, dz.double())
+    found = excite.gradients(dz, mean, hidden, 4, layers[0], layers[2], half=False)
+    for mine, theirs in zip(found, (through / 4, *rest), strict=True):
+        close(mine, theirs)
+
+
+def blocks() -> list[nn.Module]:
+    """MobileNet's, EfficientNet's: with and without expansion, residual and stride; ResNet's, GoogLeNet's, a chain."""
+    mobile = [InvertedResidual(16, 16, 1, 6), InvertedResidual(16, 24, 2, 6), InvertedResidual(16, 8, 1, 1)]
+    settings = [MBConvConfig(6, 5, 1, 16, 16, 1), MBConvConfig(6, 3, 2, 16, 24, 1), MBConvConfig(1, 3, 1, 16, 16, 1)]
+    shorter = nn.Sequential(nn.Conv2d(16, 24, 1, 2, bias=False), nn.BatchNorm2d(24))
+    others = [
+        BasicBlock(16, 16),
+        BasicBlock(16, 24, 2, shorter),
+        BasicConv2d(16, 8, kernel_size=1),
+        conv_bn_relu(16, 8),
+    ]
+    return [*mobile, *(MBConv(setting, 0.0, nn.BatchNorm2d) for setting in settings), *others]
+
+
+def check_block(block: nn.Module, device: str) -> None:
+    """A whole block: output, gradients of input and weights, running statistics; asked without learning; in eval."""
+    torch.manual_seed(3)
+    plain = nn.Sequential(block).to(device)
+    lean = copy.deepcopy(plain)
+    use_lean_layers(lean)
+    assert type(lean[0]) is not type(block)
+    plain.double()
+    x, dy = images(5, 16, 6, 6, device=device), None
+    found = []
+    for model, inputs in ((lean, x.clone()), (plain, x.double())):
+        inputs.requires_grad_()
+        y = model(inputs)
+        dy = torch.randn_like(y) if dy is None else dy
+        y.backward(dy.to(y.dtype))
+        slopes = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])  # some are but noise
+        found.append([y, inputs.grad, slopes, *model.buffers()])
+    for mine, theirs in zip(*found, strict=True):
+        close(mine, theirs, 1e-4)
+    frozen = [b.clone() for b in lean.buffers()]
+    for model in (lean, plain):
+        for m in model.modules():
+            if isinstance(m, nn.BatchNorm2d):
+                m.track_running_stats = False
+    close(lean(x), plain(x.double()), 1e-4)
+    assert all(torch.equal(a, b) for a, b in zip(frozen, lean.buffers(), strict=True))
+    lean.eval(), plain.eval()
+    close(lean(x), plain(x.double()), 1e-4)
+    with torch.no_grad():
+        close(lean(x), plain(x.double()), 1e-4)
+
+
+CHECKS: dict[str, Callable[[str], None]] = {
+    **{f"norm {shape}": partial(check_norm, shape) for shape in SHAPES},
+    **{f"depthwise {shape}": partial(check_depthwise, shape) for shape in SHAPES},
+    **{f"excitation {shape}": partial(check_excitation, shape) for shape in EXCITED},
+    **{f"block {k} {type(block).__name__}": partial(check_block, block) for k, block in enumerate(blocks())},
+}
+
+
+def let_loops_count() -> None:
+    """NumPy no longer makes a number of an array of one, which Triton's interpreter counts on in its loops."""
+    before = interpreter._patch_lang_tensor
+
+    def patched(tensor: type, scope: interpreter._LangPatchScope) -> None:
+        before(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._patch_lang_tensor = patched
+
+
+if __name__ == "__main__":
+    let_loops_count()
+    for check in CHECKS.values():
+        check("cpu")
+    assert not counters(torch.device("cpu")).any()
+    print(len(CHECKS), "checks", file=sys.stdout)
