@@ -142,7 +142,8 @@ class Counted:
 
     def __init__(self, inner: Trainer) -> None:
         self.inner = inner
-        self.optimizer, self.answer, self.forget = inner.optimizer, inner.answer, inner.forget
+        self.optimizer, self.answer = inner.optimizer, inner.answer
+        self.quickened, self.forget = inner.quickened, inner.forget
         self.steps = 0
 
     def train(self, client: Client, optimizer: Optimizer, loss: Loss, batches: Iterable[Batch]) -> Tensor:
