@@ -57,12 +57,12 @@ def main() -> None:
         else:
             engine = stack.enter_context(
                 started_engine(
-                    method, scenario, public, devices=devices, precision=o.precision, fused=o.compile,
+                    method, scenario, public, devices=devices, precision=o.precision, lean=o.compile,
                     progress=lambda client, phase: None,
                 )
             )  # fmt: skip
         rounds = Federation(method, engine, tuple(scenario.tests)).rounds()
-        how = ["plain" if o.plain else "captured", *(["fused"] if o.compile else [])]
+        how = ["plain" if o.plain else "captured", *(["lean"] if o.compile else [])]
         batches = f"batches of {plan.params.public_batch} and {plan.params.local_batch}"
         print(f"{torch.cuda.get_device_name()}, {len(devices)} processes, {o.precision}, {', '.join(how)}, {batches}")
         for _ in range(o.rounds):

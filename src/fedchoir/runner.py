@@ -58,7 +58,7 @@ def run(experiment: Experiment, *, resume: bool = False, observers: Iterable[Obs
         matmul_precision(plan),
         started_engine(
             method, scenario, public, devices=devices, precision=experiment.precision,
-            fused=experiment.compile, progress=lambda client, phase: tell(watchers, client, phase),
+            lean=experiment.compile, progress=lambda client, phase: tell(watchers, client, phase),
             budget=parse_size(experiment.state_budget), folder=plan.out / "resting",
         ) as engine,
     ):  # fmt: skip

@@ -36,7 +36,15 @@ def test_what_is_missing_is_named(absent: str, line: str, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(start.shutil if absent == "which" else start, absent, lambda name: None)
     with pytest.raises(UsageError, match=f"--compile is not possible: it {line}"):
-        start._check_fusing([torch.device("cuda")], Params())
+        start._check_lean([torch.device("cuda")], Params())
+
+
+def test_single_images_gradients_are_not_for_lean_layers() -> None:
+    class Params:
+        dp_noise = 1.0
+
+    with pytest.raises(UsageError, match="--compile is not possible with dp_noise"):
+        start._check_lean([torch.device("cuda")], Params())
 
 
 @pytest.mark.parametrize(

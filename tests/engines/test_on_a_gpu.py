@@ -1,4 +1,4 @@
-"""What only a GPU can show: captured steps, processes that share a device and fused passes give the numbers of a CPU.
+"""What only a GPU can show: captured steps, processes that share a device and lean layers give the numbers of a CPU.
 
 pytest -m gpu
 """
@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from fedchoir import Experiment, methods, run
-from fedchoir.engines.replay import ReplayTrainer
+from fedchoir.engines.replay import Passes, ReplayTrainer
 
 pytestmark = pytest.mark.gpu
 SELF_SUPERVISED = ("byol", "fedbyol", "fedu", "fedema", "fedfoa", "fedmd-ssl", "feddf-ssl")  # start from random views
@@ -51,6 +51,27 @@ def test_steps_and_answers_are_captured(small: Callable[..., Experiment], monkey
     assert trainer._passes.captured
     assert not trainer._impossible
     assert not trainer._passes.impossible
+
+
+def test_teachers_that_are_asked_in_every_step(
+    small: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In float32 their captured answers are those that a CPU gives."""
+    asked: list[Passes] = []
+    made = Passes.__init__
+
+    def noted(self: Passes, record: Any) -> None:
+        made(self, record)
+        asked.append(self)
+
+    monkeypatch.setattr(Passes, "__init__", noted)
+    moved = {"private_augment": "affine"}
+    on_cpu, on_gpu = (small("fccl+", device, device=device, rounds=1, settings=moved) for device in ("cpu", "cuda"))
+    run(on_cpu), run(on_gpu)
+    assert losses(on_gpu) == pytest.approx(losses(on_cpu), rel=0.03, abs=1e-3)
+    _, *teachers = asked  # the first is for answers to others
+    assert any(teacher.captured for teacher in teachers)
+    assert not any(teacher.impossible for teacher in teachers)
 
 
 def test_processes_that_share_a_gpu(small: Callable[..., Experiment]) -> None:

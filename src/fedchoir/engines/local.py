@@ -50,7 +50,7 @@ class LocalEngine:
         *,
         device: torch.device,
         precision: str = "fp32",
-        fused: bool = False,
+        lean: bool = False,
         progress: Progress = lambda client, phase: None,
         trainer: Trainer | None = None,
         budget: float = STATE_BUDGET,
@@ -72,7 +72,7 @@ class LocalEngine:
             view = PublicView(public, seed=task.seed, kind=params.public_augment, device=device)
         self.clients = Roster(
             method, scenario.clients, view, trainer or fast_trainer(device), device=device, precision=precision,
-            fused=fused, budget=budget, folder=folder, here=share,
+            lean=lean, budget=budget, folder=folder, here=share,
         )  # fmt: skip
         self._unison = Unison(method, self.clients, device, precision)
         self._desks: dict[int, Desk] = {}  # where answers are hidden in sums

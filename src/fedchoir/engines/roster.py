@@ -44,7 +44,7 @@ class Roster(Sequence[Client]):
         *,
         device: torch.device,
         precision: str,
-        fused: bool = False,
+        lean: bool = False,
         budget: float,
         folder: Path | None = None,
         here: Sequence[int] | None = None,
@@ -53,7 +53,7 @@ class Roster(Sequence[Client]):
         self.here = tuple(range(len(data)) if here is None else here)
         self.global_elsewhere = False  # whether the server, in another process, has a global model
         self._method, self._data, self._view, self._trainer = method, data, view, trainer
-        self._device, self._precision, self._fused = device, precision, fused
+        self._device, self._precision, self._lean = device, precision, lean
         self._budget = budget
         self._resting = Resting(budget, folder)
         self._awake: OrderedDict[int, Client] = OrderedDict()  # who was looked at last is last
@@ -116,7 +116,7 @@ class Roster(Sequence[Client]):
         )
         if not self._method.params.dp_noise:  # private steps are run in a way of their own
             client.trainer = self._trainer
-        if self._fused:
+        if self._lean:
             from fedchoir.engines.lean import use_lean_layers  # needs Triton
 
             use_lean_layers(client.model)

@@ -28,7 +28,7 @@ def started_engine(
     *,
     devices: Sequence[torch.device],
     precision: str,
-    fused: bool = False,
+    lean: bool = False,
     progress: Progress,
     budget: float = STATE_BUDGET,
     folder: Path | None = None,
@@ -38,14 +38,14 @@ def started_engine(
 
     A GPU that is named (``cuda:1``) is made torch's current one: that is where steps are captured.
     """
-    if fused:
-        _check_fusing(devices, method.params)
+    if lean:
+        _check_lean(devices, method.params)
     if len(devices) == 1:
         (device,) = devices
         named = device.type == "cuda" and device.index is not None
         with torch.cuda.device(device) if named else nullcontext():
             local = LocalEngine(
-                method, scenario, public, device=device, precision=precision, fused=fused, progress=progress,
+                method, scenario, public, device=device, precision=precision, lean=lean, progress=progress,
                 budget=budget, folder=folder,
             )  # fmt: skip
             with closing(local):
@@ -57,7 +57,7 @@ def started_engine(
         public,
         devices=devices,
         precision=precision,
-        fused=fused,
+        lean=lean,
         progress=progress,
         budget=budget,
         folder=folder,
@@ -65,7 +65,7 @@ def started_engine(
         yield engine
 
 
-def _check_fusing(devices: Sequence[torch.device], params: Any) -> None:
+def _check_lean(devices: Sequence[torch.device], params: Any) -> None:
     """Say in one line why ``--compile`` is not possible, if it is not."""
     if any(device.type != "cuda" for device in devices):
         raise UsageError("--compile is not possible: it is for GPUs; leave it out")

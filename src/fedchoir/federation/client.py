@@ -13,7 +13,7 @@ from fedchoir.data.augment import augment
 from fedchoir.data.images import ImageSet, normalise
 from fedchoir.data.style import Restyle, restyled
 from fedchoir.federation.evaluate import batch_for
-from fedchoir.federation.frozen import Echo, Frozen, Output, deepcopy_structure, still_statistics
+from fedchoir.federation.frozen import Echo, Frozen, Output, deepcopy_structure, hold_statistics, still_statistics
 from fedchoir.federation.phases import PublicBatch
 from fedchoir.federation.public import PublicView
 from fedchoir.federation.remember import Memory, State
@@ -26,6 +26,9 @@ from fedchoir.rng import generator
 __all__ = ["Client", "Frozen", "State", "deepcopy_structure", "still_statistics"]
 
 READY_BYTES = 256e6  # private images as floats, kept for the length of a fit
+
+Source = Tensor | Callable[[Tensor], Tensor]
+"""Targets of private images: a row for each; or, where they depend on the batch or its augmentation, who to ask."""
 
 
 class Client:
@@ -210,11 +213,7 @@ class Client:
     # -- private data --------------------------------------------------------------------------------------------
 
     def _private_batches(
-        self,
-        epochs: range,
-        sources: Mapping[str, Tensor | Callable[[Tensor], Tensor]],
-        views: int = 1,
-        restyle: Restyle | None = None,
+        self, epochs: range, sources: Mapping[str, Source], views: int = 1, restyle: Restyle | None = None
     ) -> Iterator[Batch]:
         n, size = len(self.private), self.settings.local_batch
         ready = self._ready_images()
@@ -290,18 +289,14 @@ class Client:
         twin.load_state_dict(dict(weights), assign=True)
         return twin.requires_grad_(False).eval()
 
-    def _source(self, target: Frozen | Tensor) -> Tensor | Callable[[Tensor], Tensor]:
-        """A row for each private image; or, where it depends on the batch or on its augmentation, who to ask."""
+    def _source(self, target: Frozen | Tensor) -> Source:
         if isinstance(target, Tensor):
             return target
         twin = self.twin(target.weights)
         if target.batchnorm == "train":
-            for module in twin.train().modules():
-                if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                    module.track_running_stats = False  # the statistics belong to the shared weights
-            return self.trainer.quickened(Echo(twin, target.output, self._autocast))
+            hold_statistics(twin.train())  # they belong to the shared weights
         echo = Echo(twin, target.output, self._autocast)
-        if self.settings.private_augment != "none":
+        if target.batchnorm == "train" or self.settings.private_augment != "none":
             return self.trainer.quickened(echo)
         return torch.cat([echo(images) for images, _ in self.private_chunks()])
 

@@ -52,12 +52,18 @@ def deepcopy_structure(model: VisionModel) -> VisionModel:
     return deepcopy(model, memo)
 
 
-@contextmanager
-def still_statistics(model: nn.Module) -> Iterator[None]:
-    """BatchNorm in training mode normalises by the batch but leaves its running statistics alone."""
+def hold_statistics(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
+    """BatchNorm normalises by the batch, and leaves its running statistics alone; the layers that changed."""
     norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
     for m in norms:
         m.track_running_stats = False
+    return norms
+
+
+@contextmanager
+def still_statistics(model: nn.Module) -> Iterator[None]:
+    """Running statistics are held for a while."""
+    norms = hold_statistics(model)
     try:
         yield
     finally:

@@ -50,6 +50,14 @@ def back(d, x, ACT: tl.constexpr):
 
 
 @triton.jit
+def of_channels(mean, rstd, weight, bias, c, known):
+    """What a norm knows of a tile's channels."""
+    centre, r = tl.load(mean + c, mask=known, other=0.0), tl.load(rstd + c, mask=known, other=0.0)
+    w, b = tl.load(weight + c, mask=known, other=0.0), tl.load(bias + c, mask=known, other=0.0)
+    return centre, r, w, b
+
+
+@triton.jit
 def hand_in(one, two, shares, arrived, share, count, block, c, known, C):
     """Store two sums of this program; tell whether all programs of these channels have stored theirs."""
     tl.store(shares + share * 2 * C + c, one, mask=known)

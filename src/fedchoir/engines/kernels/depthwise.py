@@ -26,6 +26,7 @@ from fedchoir.engines.kernels.common import (
     counters,
     empty,
     hand_in,
+    of_channels,
     per_channel,
     settle,
     shares_of,
@@ -114,10 +115,9 @@ def _input_gradient(dy, w, u, dh, shares, arrived, mean, rstd, weight, bias, dwe
     block, share, count = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     c = block * BC + tl.arange(0, BC)
     known = c < C
-    centre, r = tl.load(mean + c, mask=known, other=0.0), tl.load(rstd + c, mask=known, other=0.0)
+    centre, r, scale, b = of_channels(mean, rstd, weight, bias, c, known)
     if K == 3:
         filters = _row(w + c, known, C, K * K)
-    scale, b = tl.load(weight + c, mask=known, other=0.0), tl.load(bias + c, mask=known, other=0.0)
     one = tl.zeros((BP, BC), tl.float32)
     two = tl.zeros((BP, BC), tl.float32)
     FIRST: tl.constexpr = -((K - 1 - P) // S)  # the columns of dy, counted from left/S, that reach the group

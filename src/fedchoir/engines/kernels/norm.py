@@ -24,6 +24,7 @@ from fedchoir.engines.kernels.common import (
     blocks,
     counters,
     hand_in,
+    of_channels,
     per_channel,
     settle,
     shares_of,
@@ -58,6 +59,14 @@ def _moments(x, shares, arrived, mean, rstd, running_mean, running_var, seen, M,
 
 
 @triton.jit
+def _affine(mean, rstd, weight, bias, c, known):
+    """The norm of these channels as ``x·scale + shift``."""
+    centre, r, w, b = of_channels(mean, rstd, weight, bias, c, known)
+    scale = w * r
+    return scale, b - centre * scale
+
+
+@triton.jit
 def _of_image(given, start, p, c, live, known, C, HW, GATE: tl.constexpr):
     """What is given for each image and channel: one row of it, where a tile's positions are all of one image."""
     if GATE == 2:
@@ -76,8 +85,7 @@ def _normalise(x, y, mean, rstd, weight, bias, gate, keep, residual, M, C8, HW, 
     known = c < C
     live = (p < M)[:, None] & known[None, :]
     place = p[:, None] * C + c[None, :]
-    scale = tl.load(weight + c, mask=known, other=0.0) * tl.load(rstd + c, mask=known, other=0.0)
-    shift = tl.load(bias + c, mask=known, other=0.0) - tl.load(mean + c, mask=known, other=0.0) * scale
+    scale, shift = _affine(mean, rstd, weight, bias, c, known)
     t = tl.load(x + place, mask=live, other=0.0).to(tl.float32)
     t = activate(t * scale[None, :] + shift[None, :], 0 if LATE else ACT)
     if GATE:
@@ -112,8 +120,7 @@ def _sums(dy, x, shares, arrived, mean, rstd, weight, bias, gate, through, keep,
     block, share, count = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     c = block * BC + tl.arange(0, BC)
     known = c < C
-    centre, r = tl.load(mean + c, mask=known, other=0.0), tl.load(rstd + c, mask=known, other=0.0)
-    w, b = tl.load(weight + c, mask=known, other=0.0), tl.load(bias + c, mask=known, other=0.0)
+    centre, r, w, b = of_channels(mean, rstd, weight, bias, c, known)
     one = tl.zeros((BP, BC), tl.float32)
     two = tl.zeros((BP, BC), tl.float32)
     for start in range(share * BP, M, count * BP):
@@ -142,8 +149,7 @@ def _gradient(dy, x, dx, mean, rstd, weight, bias, gate, through, keep, dweight,
     c = tl.program_id(0) * BC + tl.arange(0, BC)
     known = c < C
     live = (p < M)[:, None] & known[None, :]
-    centre, r = tl.load(mean + c, mask=known, other=0.0), tl.load(rstd + c, mask=known, other=0.0)
-    w, b = tl.load(weight + c, mask=known, other=0.0), tl.load(bias + c, mask=known, other=0.0)
+    centre, r, w, b = of_channels(mean, rstd, weight, bias, c, known)
     n = M.to(tl.float32)
     level, tilt = tl.load(dbias + c, mask=known, other=0.0) / n, tl.load(dweight + c, mask=known, other=0.0) / n
     d, unit = _downhill(
@@ -161,8 +167,7 @@ def _image_sums(x, dy, out, mean, rstd, weight, bias, gate, N, C8, HW, ACT: tl.c
     c = tl.program_id(0) * BC + tl.arange(0, BC)
     i = tl.program_id(1) * BI + tl.arange(0, BI)
     known = c < C
-    scale = tl.load(weight + c, mask=known, other=0.0) * tl.load(rstd + c, mask=known, other=0.0)
-    shift = tl.load(bias + c, mask=known, other=0.0) - tl.load(mean + c, mask=known, other=0.0) * scale
+    scale, shift = _affine(mean, rstd, weight, bias, c, known)
     total = tl.zeros((BI, BP, BC), tl.float32)
     for start in range(0, HW, BP):
         h = start + tl.arange(0, BP)

@@ -41,7 +41,7 @@ class ParallelEngine:
         *,
         devices: Sequence[torch.device],
         precision: str = "fp32",
-        fused: bool = False,
+        lean: bool = False,
         progress: Progress = lambda client, phase: None,
         budget: float = STATE_BUDGET,
         folder: Path | None = None,
@@ -67,7 +67,7 @@ class ParallelEngine:
             for process in self.processes:  # one after the other: no more than one copy of the data is under way
                 letter = self._beginning(process, scenario, public, precision)
                 letter.header |= {
-                    "fused": fused,
+                    "lean": lean,
                     "budget": str(budget / len(self.processes)),
                     "folder": str(folder / str(process.share[0])) if folder else None,
                 }

@@ -69,7 +69,7 @@ class Worker:
             unpack_public(letter, told["public"]),
             device=device,
             precision=told["precision"],
-            fused=told["fused"],
+            lean=told["lean"],
             progress=lambda client, phase: self._say("progress", client=client, phase=phase),
             share=told["share"],
             budget=float(told["budget"]),
