@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 
 import torch
@@ -20,6 +21,7 @@ from torchvision.models.mobilenetv2 import InvertedResidual
 from torchvision.models.resnet import BasicBlock
 
 from fedchoir.engines.kernels import depthwise, excite, norm
+from fedchoir.engines.kernels.aside import weights_aside
 from fedchoir.engines.kernels.common import NONE, RELU, RELU6, SILU, counters
 from fedchoir.engines.lean import use_lean_layers
 from fedchoir.models.base import conv_bn_relu
@@ -125,8 +127,10 @@ def check_excitation(shape: tuple[int, int, int], device: str) -> None:
     z = F.linear(F.silu(F.linear(exact[0], exact[1].flatten(1), exact[2])), exact[3].flatten(1), exact[4])
     close(gate, z.sigmoid())
     through, *rest = torch.autograd.grad(z, exact, dz.double())
-    found = excite.gradients(dz, mean, hidden, 4, layers[0], layers[2], half=False)
-    for mine, theirs in zip(found, (through / 4, *rest), strict=True):
+    w1, w2 = layers[0], layers[2]
+    mine_through, dhidden = excite.back_to_mean(dz, hidden, 4, w1, w2, half=False)
+    found = excite.weight_gradients(dz, mean, hidden, dhidden, w1, w2, half=False)
+    for mine, theirs in zip((mine_through, *found), (through / 4, *rest), strict=True):
         close(mine, theirs)
 
 
@@ -176,11 +180,27 @@ def check_block(block: nn.Module, device: str) -> None:
         close(lean(x), plain(x.double()), 1e-4)
 
 
+def check_aside(block: nn.Module, device: str) -> None:
+    """Gradients of weights that are found later, side by side, are those found at once; also if a loss asks twice."""
+    torch.manual_seed(4)
+    model = nn.Sequential(copy.deepcopy(block)).to(device)
+    use_lean_layers(model)
+    x, found = images(5, 16, 6, 6, device=device), []
+    for later in (nullcontext(), weights_aside(torch.device(device))):
+        model.zero_grad()
+        loss = (model(x) * model(x.flip(0))).square().mean()
+        with later:
+            loss.backward()
+        found.append(torch.cat([p.grad.flatten() for p in model.parameters()]))  # some are but noise
+    close(*found, 1e-5)
+
+
 CHECKS: dict[str, Callable[[str], None]] = {
     **{f"norm {shape}": partial(check_norm, shape) for shape in SHAPES},
     **{f"depthwise {shape}": partial(check_depthwise, shape) for shape in SHAPES},
     **{f"excitation {shape}": partial(check_excitation, shape) for shape in EXCITED},
     **{f"block {k} {type(block).__name__}": partial(check_block, block) for k, block in enumerate(blocks())},
+    **{f"aside {k} {type(block).__name__}": partial(check_aside, block) for k, block in enumerate(blocks()[:6])},
 }
 
 

@@ -19,7 +19,7 @@ from torchvision.models.mobilenetv2 import InvertedResidual
 from torchvision.models.resnet import BasicBlock
 from torchvision.ops import Conv2dNormActivation, SqueezeExcitation
 
-from fedchoir.engines.kernels import depthwise, excite
+from fedchoir.engines.kernels import aside, depthwise, excite
 from fedchoir.engines.kernels.common import INTERPRETED, LANES, NONE, RELU, RELU6, SILU, images
 from fedchoir.engines.kernels.norm import Norm, gradient, image_sums, late_gradient, moments, normalise
 
@@ -37,19 +37,21 @@ class _Pointwise(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
         w = weight.flatten(1).to(x.dtype)
-        ctx.save_for_backward(x, w)
+        ctx.save_for_backward(x, w, weight)
         return _maps(_rows(x) @ w.t(), x.shape)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        x, w = ctx.saved_tensors
+        x, w, weight = ctx.saved_tensors
         d = _rows(images(dy))
         dx = _maps(d @ w, x.shape) if ctx.needs_input_grad[0] else None
-        if d.is_cuda and d.dtype != torch.float32:
-            dw = torch.mm(d.t(), _rows(x), out_dtype=torch.float32)
-        else:
-            dw = d.t() @ _rows(x)
-        return dx, dw[:, :, None, None]
+
+        def dw() -> tuple[Tensor]:
+            half = d.is_cuda and d.dtype != torch.float32
+            found = torch.mm(d.t(), _rows(x), out_dtype=torch.float32) if half else d.t() @ _rows(x)
+            return (found[:, :, None, None],)
+
+        return dx, *aside.gradients(dw, weight)
 
 
 class _NormAct(torch.autograd.Function):
@@ -111,7 +113,7 @@ class _NormDepthwise(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor, *none: Any) -> tuple[Tensor | None, ...]:
         x, a, filters, *tensors = ctx.saved_tensors
         dy = images(dy)
-        dfilters = depthwise.weight_gradient(a, dy, ctx.conv)
+        (dfilters,) = aside.gradients(lambda: (depthwise.weight_gradient(a, dy, ctx.conv),), filters)
         dh, dweight, dbias = depthwise.input_gradient(dy, filters, ctx.conv, x, Norm(ctx.act, *tensors))
         dx, _, _ = gradient(dh, x, Norm(NONE, *tensors), sums=(dweight, dbias))
         return dx, dweight, dbias, dfilters, None, None, None, None
@@ -137,7 +139,7 @@ class _Depthwise(torch.autograd.Function):
         dy = images(dy)
         ones, zeros = (torch.full(x.shape[1:2], value, device=x.device) for value in (1.0, 0.0))
         dx, _, _ = depthwise.input_gradient(dy, filters, ctx.conv, x, Norm(NONE, zeros, ones, ones, zeros))
-        return dx, depthwise.weight_gradient(x, dy, ctx.conv), None, None
+        return dx, *aside.gradients(lambda: (depthwise.weight_gradient(x, dy, ctx.conv),), filters), None, None
 
 
 class _NormExcite(torch.autograd.Function):
@@ -151,15 +153,18 @@ class _NormExcite(torch.autograd.Function):
         norm, ctx.act = Norm(act, *statistics, weight, bias), act
         mean = image_sums(x, norm)
         gate, hidden = excite.gate(mean, w1, b1, w2, b2, x.dtype == torch.bfloat16)
-        ctx.save_for_backward(x, mean, gate, hidden, w1, w2, *norm.tensors())
+        ctx.save_for_backward(x, mean, gate, hidden, w1, b1, w2, b2, *norm.tensors())
         return normalise(x, norm, gate=gate)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        x, mean, gate, hidden, w1, w2, *tensors = ctx.saved_tensors
-        norm, dy = Norm(ctx.act, *tensors), images(dy)
+        x, mean, gate, hidden, w1, b1, w2, b2, *tensors = ctx.saved_tensors
+        norm, dy, half = Norm(ctx.act, *tensors), images(dy), x.dtype == torch.bfloat16
         dz = image_sums(x, norm, dy, gate)
-        through, *dlayers = excite.gradients(dz, mean, hidden, x[0, 0].numel(), w1, w2, x.dtype == torch.bfloat16)
+        through, dhidden = excite.back_to_mean(dz, hidden, x[0, 0].numel(), w1, w2, half)
+        dlayers = aside.gradients(
+            lambda: excite.weight_gradients(dz, mean, hidden, dhidden, w1, w2, half), w1, b1, w2, b2
+        )
         dx, dweight, dbias = gradient(dy, x, norm, gate=gate, through=through)
         return dx, dweight, dbias, *dlayers, None, None
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from fedchoir.engines.kernels.aside import weights_aside
 from fedchoir.federation.client import Client
 from fedchoir.federation.training import Batch, EagerTrainer, Loss, new_optimizer
 
@@ -217,7 +218,8 @@ class ReplayTrainer:
         def run() -> None:
             optimizer.zero_grad(set_to_none=True)
             result = loss(client, static)
-            result.backward()
+            with weights_aside(client.device):
+                result.backward()
             optimizer.step()
             value.copy_(result.detach())
 

@@ -16,6 +16,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fedchoir.engines.kernels import aside
+
 INTERPRETED = triton.knobs.runtime.interpret
 NONE, RELU, RELU6, SILU = 0, 1, 2, 3  # activations, as the kernels know them
 
@@ -108,9 +110,13 @@ def shares_of(tiles: int, channels: int) -> int:
 
 
 @cache
+def _counters(device: torch.device) -> Tensor:
+    return torch.zeros((1 + aside.STREAMS, 4096), dtype=torch.int32, device=device)
+
+
 def counters(device: torch.device) -> Tensor:
-    """Zeros, one for each block of channels. Kernels of one process run one after the other, and leave zeros."""
-    return torch.zeros(4096, dtype=torch.int32, device=device)
+    """Zeros, one for each block of channels. Kernels of one stream run one after the other, and leave zeros."""
+    return _counters(device)[aside.here()]
 
 
 def empty(shape: tuple[int, int, int, int], like: Tensor) -> Tensor:

@@ -124,18 +124,26 @@ def gate(mean: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, half: boo
     return out, hidden
 
 
-def gradients(
-    dz: Tensor, mean: Tensor, hidden: Tensor, positions: int, w1: Tensor, w2: Tensor, half: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """N×C for the positions that the mean was taken of, and of the layers' weights and biases."""
-    (n, c), r = mean.shape, len(w1)
-    dhidden, through = torch.empty_like(hidden), torch.empty_like(mean)
+def back_to_mean(
+    dz: Tensor, hidden: Tensor, positions: int, w1: Tensor, w2: Tensor, half: bool
+) -> tuple[Tensor, Tensor]:
+    """N×C for the positions that the mean was taken of; and the N×R between the layers, for `weight_gradients`."""
+    (n, c), r = dz.shape, len(w1)
+    dhidden, through = torch.empty_like(hidden), torch.empty_like(dz)
     _back_to_mean[_programs(n, c)](
         dz, hidden, w1, w2, dhidden, through, n, c // LANES, r, positions, **_options(r, half), **FORWARD_TILE
     )
+    return through, dhidden
+
+
+def weight_gradients(
+    dz: Tensor, mean: Tensor, hidden: Tensor, dhidden: Tensor, w1: Tensor, w2: Tensor, half: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Of the first layer's weight and bias, and of the second's."""
+    (n, c), r = mean.shape, len(w1)
     dw1, dw2 = mean.new_empty(w1.shape), mean.new_empty(w2.shape)
     db1, db2 = mean.new_empty(r), mean.new_empty(c)
     _weight_gradients[triton.cdiv(c, WEIGHT_TILE["BC"]), 2](
         dz, hidden, dhidden, mean, dw1, db1, dw2, db2, n, c // LANES, r, **_options(r, half), **WEIGHT_TILE
     )
-    return through, dw1, db1, dw2, db2
+    return dw1, db1, dw2, db2
