@@ -27,12 +27,12 @@ class Modules:
     parts: dict[str, nn.Module]
 
     @torch.no_grad()
-    def start_like(self, other: Modules) -> None:
-        """Take over all weights and buffers."""
-        for mine, theirs in (
-            (self.model, other.model),
-            *((self.parts[name], other.parts[name]) for name in self.parts),
-        ):
+    def start_like(self, other: Modules, *, parts_alone: bool = False) -> None:
+        """Take over all weights and buffers; with ``parts_alone`` not the model's."""
+        pairs: list[tuple[nn.Module, nn.Module]] = [(self.parts[name], other.parts[name]) for name in self.parts]
+        if not parts_alone:
+            pairs.append((self.model, other.model))
+        for mine, theirs in pairs:
             for own, new in zip(_tensors(mine), _tensors(theirs), strict=True):
                 own.copy_(new)
 

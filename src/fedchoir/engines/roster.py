@@ -136,7 +136,7 @@ class Roster(Sequence[Client]):
             return deepcopy(self._pattern(k))
         modules = idle.pop()
         if alike:
-            modules.start_like(self._pattern(k))
+            modules.start_like(self._pattern(k), parts_alone=self._model_comes)
         return modules
 
     def _pattern(self, k: int) -> Modules:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -334,9 +335,13 @@ class Client:
     @property
     def nbytes(self) -> int:
         """Bytes of all that `state` gives."""
-        own = [*self.model.parameters(), *self.model.buffers(), *self.parts.parameters(), *self.parts.buffers()]
         slots = [t for o in self.optimizers.values() for kept in o.state.values() for t in kept.values()]
-        return sum(t.numel() * t.element_size() for t in (*own, *self.memory.tensors(), *slots))
+        return self._module_bytes + sum(t.nbytes for t in (*self.memory.tensors(), *slots))
+
+    @cached_property
+    def _module_bytes(self) -> int:
+        modules = (self.model, self.parts)
+        return sum(t.nbytes for m in modules for kind in (m.parameters(), m.buffers()) for t in kind)
 
     def begin(self, round_index: int) -> None:
         """Enter a round: the position from which all draws are derived; optimisers do not outlive a round."""

@@ -26,6 +26,8 @@ from fedchoir.models import VisionModel
 UNUSED_BYTES = 200e6  # by how much the process may have grown before freed memory is returned
 
 _trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None  # glibc has it
+_STATM = Path("/proc/self/statm")
+_PAGE = os.sysconf("SC_PAGE_SIZE") if os.name == "posix" else 0
 _size_before = 0.0
 
 
@@ -41,10 +43,9 @@ def give_back() -> None:
 def resident_bytes() -> float:
     """Memory that this process takes up now (Linux; elsewhere 0)."""
     try:
-        pages = Path("/proc/self/statm").read_text().split()[1]
+        return float(_STATM.read_bytes().split()[1]) * _PAGE
     except OSError:
         return 0.0
-    return float(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 @contextmanager
