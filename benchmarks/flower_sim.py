@@ -1,6 +1,6 @@
-"""FedAvg on the local engine against the same FedAvg under Flower's own simulator (Ray), on a CPU.
+"""FedAvg here against the same FedAvg under Flower's own simulator (Ray), on a CPU.
 
-    python benchmarks/flower_sim.py [--app usual|best] [--rounds 20] [--clients 40] [--private 32]
+    python benchmarks/flower_sim.py [--app usual|best] [--rounds 20] [--clients 40] [--private 32] [--processes 2]
 
 It needs ``pip install 'flwr[simulation]>=1.41,<1.42'``. The Flower app is written in one of two ways:
 
@@ -25,6 +25,7 @@ import os
 import statistics
 import sys
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache, lru_cache
 from itertools import pairwise
@@ -40,9 +41,11 @@ from torchvision import transforms as T
 from fedchoir import Experiment, experiment, methods, runner
 from fedchoir.data.scenarios import Scenario
 from fedchoir.engines.local import LocalEngine
+from fedchoir.engines.parallel.engine import ParallelEngine
 from fedchoir.federation.loop import Federation
 from fedchoir.federation.perform import perform
 from fedchoir.federation.phases import Step
+from fedchoir.methods.method import Method
 from fedchoir.models import build
 from naive import Pictures
 
@@ -52,6 +55,11 @@ MANY = 10_000  # rounds that an experiment is said to have, so that none of thos
 @lru_cache(maxsize=1)
 def engine(work: str) -> LocalEngine:
     """The clients of an experiment, built once in a process."""
+    method, scenario = federated(work)
+    return LocalEngine(method, scenario, None, device=torch.device("cpu"))
+
+
+def federated(work: str) -> tuple[Method, Scenario]:
     told = json.loads(work)
     settings = {"local_epochs": told["epochs"], "local_batch": told["batch"], "lr_schedule": "constant"}
     each = -(-told["clients"] // 4)  # clients that share a domain's images
@@ -61,8 +69,7 @@ def engine(work: str) -> LocalEngine:
     )
     plan = experiment.plan(wanted)
     scenario = split(runner.load(plan), each, told["clients"])
-    method = methods.get("fedavg")(plan.params, runner.make_task(plan, scenario, None))
-    return LocalEngine(method, scenario, None, device=torch.device("cpu"))
+    return methods.get("fedavg")(plan.params, runner.make_task(plan, scenario, None)), scenario
 
 
 def split(scenario: Scenario, each: int, count: int) -> Scenario:
@@ -75,16 +82,20 @@ def split(scenario: Scenario, each: int, count: int) -> Scenario:
     return replace(scenario, clients=tuple(clients[:count]))
 
 
-def ours(work: str, rounds: int) -> tuple[dict[str, Tensor], list[float]]:
+def ours(work: str, rounds: int, processes: int) -> tuple[dict[str, Tensor], list[float]]:
     """The weights after the first round, and the times at which rounds began and ended."""
-    made = engine(work)
-    played = Federation(made.method, made, ()).rounds()
-    times, first = [time.perf_counter()], None
-    for _ in range(rounds):
-        next(played)
-        times.append(time.perf_counter())
-        first = made.method.global_weights() if len(times) == 2 else first
-    return first or {}, times
+    with ExitStack() as stack:
+        made: LocalEngine | ParallelEngine = engine(work)
+        if processes > 1:
+            devices = [torch.device("cpu")] * processes
+            made = stack.enter_context(ParallelEngine(*federated(work), None, devices=devices))
+        played = Federation(made.method, made, ()).rounds()
+        times, first = [time.perf_counter()], None
+        for _ in range(rounds):
+            next(played)
+            times.append(time.perf_counter())
+            first = made.method.global_weights() if len(times) == 2 else first
+        return first or {}, times
 
 
 Trained = tuple[dict[str, Tensor], int]
@@ -188,6 +199,7 @@ def main() -> None:
     parser.add_argument("--model", default="simple_cnn@8")
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--processes", type=int, default=1, help="of ours; Flower has all cores in any case")
     o = parser.parse_args()
     try:
         import ray  # noqa: F401
@@ -199,7 +211,7 @@ def main() -> None:
     begun = time.perf_counter()
     made = engine(work)
     start = made.clients[0].snapshot()
-    weights, times = ours(work, o.rounds)
+    weights, times = ours(work, o.rounds, o.processes)
     whole = times[-1] - begun
     begun = time.perf_counter()
     their_weights, their_times = flowers(o.app, work, o.rounds, start)
@@ -209,13 +221,13 @@ def main() -> None:
     alike = o.app == "best" or (o.private <= o.batch and o.epochs == 1)
     assert apart < 0.01 or not alike, f"not the same work: after a round the weights differ by {apart:.2%}"
     print(f"{len(made.clients)} clients of {o.private} images, {o.model}, {o.epochs} epochs, batches of {o.batch}")
-    print(f"app: {o.app}; {cores} cores ({torch.get_num_threads()} threads of ours), {o.rounds} rounds; ", end="")
+    print(f"app: {o.app}; {cores} cores ({o.processes} processes of ours), {o.rounds} rounds; ", end="")
     print(f"after the first, weights differ by {apart:.4%} of the way they went")
     rows = [("whole", whole, their_whole), ("rounds", times[-1] - times[0], their_times[-1] - their_times[0])]
     steady = [statistics.median(b - a for a, b in pairwise(t)) for t in (times, their_times)]
     rows.append(("steady", steady[0], steady[1]))
     for name, mine, theirs in rows:
-        print(f"{name:8} local engine {mine:8.3f} s   Flower's simulator {theirs:8.3f} s   ratio {theirs / mine:6.1f}")
+        print(f"{name:8} fedchoir {mine:8.3f} s   Flower's simulator {theirs:8.3f} s   ratio {theirs / mine:6.1f}")
 
 
 if __name__ == "__main__":
