@@ -143,6 +143,16 @@ def test_whole_folder_leaks_as_told_and_says_so(tmp_path, write_tree):
         assert set(image_hashes(client.train.images)) <= set(image_hashes(scenario.tests[client.home].images))
 
 
+def test_whole_folder_trains_on_the_first_part_of_a_folder(tmp_path, write_tree):
+    for name in ("amazon", "caltech", "dslr", "webcam"):
+        write_tree(tmp_path / "office_caltech_10" / name, ["bag", "bike", "mug", "pen", "screen"], per_class=5)
+    options = DataOptions(test_split="whole-folder", private=(0.99,))
+    scenario = load_scenario("office-caltech", root=tmp_path, options=options)
+    for client in scenario.clients:
+        assert client.train.labels.unique().tolist() == [0, 1, 2, 3]
+        assert scenario.tests[client.home].labels.unique().tolist() == [0, 1, 2, 3, 4]
+
+
 def hashes(images: ImageSet) -> set[bytes]:
     return set(image_hashes(images.images))
 

@@ -142,8 +142,12 @@ def _train_and_test(domain: Domain, options: DataOptions) -> tuple[ImageSet, Ima
     """A domain's training pool and test set; no image of the one is in the other unless whole-folder is asked for."""
     if options.test_split == "whole-folder" and not domain.own_test:
         whole = concatenate(domain.train, domain.test)
-        note = f"{domain.name}: TESTED ON THE WHOLE FOLDER, training images among them (test_split='whole-folder')"
-        return domain.train, whole, (note,)
+        by_class = whole.labels.argsort(stable=True)
+        note = (
+            f"{domain.name}: TESTED ON THE WHOLE FOLDER, training images among them, and trained without images of its "
+            "last classes (test_split='whole-folder')"
+        )
+        return whole.subset(by_class[: len(domain.train)]), whole, (note,)
     notes: tuple[str, ...] = ()
     if options.test_split == "whole-folder":
         notes = (f"{domain.name}: test_split='whole-folder' changes nothing, it has a test part of its own",)

@@ -107,7 +107,8 @@ class Settings(BaseModel):
     test_split: Literal["held-out", "validation", "whole-folder"] = Field(
         "held-out",
         description="validation: test on a fifth of the training images, held back, to choose options by; "
-        "whole-folder: the released code's Office split, which tests on training images",
+        "whole-folder: the released code's Office split, which tests on training images, and trains on the first part "
+        "of a folder, so without its last classes",
     )
     partition: Literal["dirichlet", "shards", "classes", "iid", "file"] = Field(
         "dirichlet", description="how a label-skew scenario is split over the clients"
