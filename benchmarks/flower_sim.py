@@ -60,6 +60,7 @@ def engine(work: str) -> LocalEngine:
 
 
 def federated(work: str) -> tuple[Method, Scenario]:
+    """FedAvg, and the clients' images."""
     told = json.loads(work)
     settings = {"local_epochs": told["epochs"], "local_batch": told["batch"], "lr_schedule": "constant"}
     each = -(-told["clients"] // 4)  # clients that share a domain's images
