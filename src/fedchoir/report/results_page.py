@@ -17,12 +17,14 @@ from pydantic import BaseModel, ConfigDict
 
 from fedchoir.errors import UsageError
 from fedchoir.federation.result import Result
+from fedchoir.report.readings import Sections, fill
 from fedchoir.report.rows import evaluated, find_results, over_seeds, rows
 from fedchoir.report.tables import as_text
 
 INTRODUCTION = """# Results
 
-Made from the files under `results/` by `make results`; no number in a table is typed by hand, and a test compares them.
+Made from the files under `results/` by `make results`: numbers are not typed by hand, neither in the tables nor in the
+words below them, and a test holds them to the files.
 Accuracies are means over seeds ± standard deviation, of the last three rounds, on test images that no run trained on.
 Best in bold, second underlined. A command makes a whole table again; `--only ROW` at the end of a sweep makes one row.
 """
@@ -41,7 +43,7 @@ class About(BaseModel):
     chosen: str = ""
     """How options were chosen, where they were."""
     reading: str = ""
-    """What the numbers say."""
+    """What the numbers say. Its own numbers are found in the runs: see `fedchoir.report.readings`."""
     picture: list[str] = []
     """Rows whose accuracy is drawn over the rounds."""
 
@@ -56,14 +58,15 @@ def read_about(folder: Path) -> About:
 def page(root: Path) -> str:
     """The whole page, sections in the order that they ask for."""
     folders = sorted((f for f in root.iterdir() if f.is_dir()), key=lambda f: (read_about(f).order, f.name))
-    return "\n".join([INTRODUCTION, *(section(folder) for folder in folders)])
+    known = Sections(root)
+    return "\n".join([INTRODUCTION, *(section(folder, known) for folder in folders)])
 
 
-def section(folder: Path) -> str:
+def section(folder: Path, known: Sections) -> str:
     about, results = read_about(folder), find_results([folder / "runs"])
     parts = [f"## {about.title}", as_text(rows(results), "md")]
     parts += [f"![Accuracy over the rounds](assets/results-{folder.name}.svg)"] if about.picture else []
-    parts += [about.reading] if about.reading else []
+    parts += [fill(about.reading, known, folder.name)] if about.reading else []
     parts += ["Our data: " + " ".join(about.data)] if about.data else []
     parts += [f"Options were chosen so: {about.chosen}"] if about.chosen else []
     parts += [spent(results), f"```bash\n{about.command}\n```", f"Files: `results/{folder.name}/`."]

@@ -1,0 +1,121 @@
+"""Numbers in the words of the results page come out of the kept runs; here they are found again by other means."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import pytest
+
+from fedchoir.errors import UsageError
+from fedchoir.report.readings import Sections, fill
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "results"
+
+
+def said(wish: str, section: str = "digits") -> str:
+    return fill(f"by {{{{{wish}}}}} points", Sections(RESULTS), section).removeprefix("by ").removesuffix(" points")
+
+
+def results(label: str, section: str = "digits") -> list[dict[str, Any]]:
+    folders = [RESULTS / section / "runs" / f"{section}-{label}-seed{seed}" for seed in range(3)]
+    return [json.loads((folder / "result.json").read_text()) for folder in folders]
+
+
+def events(label: str, seed: int, section: str = "digits") -> list[dict[str, Any]]:
+    lines = (RESULTS / section / "runs" / f"{section}-{label}-seed{seed}" / "events.jsonl").read_text().splitlines()
+    return [event for line in lines if (event := json.loads(line))["round"] >= 0]
+
+
+def test_means_differences_and_ranges_over_seeds() -> None:
+    choir, fccl = ([run["inter_avg"] for run in results(label)] for label in ("choir", "fccl+"))
+    apart = [a - b for a, b in zip(choir, fccl, strict=True)]
+    assert said("inter|choir") == f"{mean(choir):.1f}"
+    assert said("inter|choir|2") == f"{mean(choir):.2f}"
+    assert said("inter|choir|fccl+") == f"{mean(apart):.1f}"
+    assert said("inter|choir|fccl+|seeds") == f"{min(apart):.1f} to {max(apart):.1f}"
+    assert said("inter|fccl+|choir|signed") == f"\u2212{mean(apart):.1f}"
+    assert said("inter|choir|fccl+|signed|0") == f"+{mean(apart):.0f}"
+    assert said("inter|choir;fccl+|sd") == " to ".join(f"{v:.1f}" for v in sorted([stdev(choir), stdev(fccl)]))
+    assert said("inter|choir;fccl+|spread") == said("inter|choir|fccl+")
+
+
+def test_one_client_and_one_cell() -> None:
+    table = [[mean(run["accuracy"][i][j] for run in results("choir")) for j in range(4)] for i in range(4)]
+    assert said("usps|choir") == f"{table[1][1]:.1f}"
+    assert said("mnist>svhn|choir") == f"{table[0][2]:.1f}"
+
+
+def test_rounds_bests_and_falls() -> None:
+    course = [[(e["round"] + 1, e["accuracy"][0][0]) for e in events("fedmd", s) if e["accuracy"]] for s in range(3)]
+    ends = [run["accuracy"][0][0] for run in results("fedmd")]
+    assert said("mnist@20|fedmd") == f"{mean(dict(run)[20] for run in course):.1f}"
+    bests = [max(value for _, value in run) for run in course]
+    assert said("mnist@best|fedmd") == f"{mean(bests):.1f}"
+    assert said("mnist@fall|fedmd") == f"{mean(b - e for b, e in zip(bests, ends, strict=True)):.1f}"
+
+
+def test_losses_are_never_understated() -> None:
+    late = [e["losses"]["usps"]["local_loss"] for s in range(3) for e in events("fedmd", s) if e["round"] >= 9]
+    most = float(said("loss:usps@10+|fedmd|seeds|most|6"))
+    assert max(late) <= most < max(late) + 1e-6
+    all_of_them = [e["losses"]["usps"]["local_loss"] for s in range(3) for e in events("fedmd", s)]
+    least = float(said("loss:usps@least|fedmd|seeds|least|9"))
+    assert min(all_of_them) - 1e-9 < least <= min(all_of_them)
+
+
+def test_what_the_paper_prints() -> None:
+    assert said("inter|fccl+ (paper)") == "50.5"
+    assert said("svhn|fccl+ (paper)") == "87.1"
+    assert said("intra|fccl+ (paper)|fccl+") == f"{90.57 - mean(run['intra_avg'] for run in results('fccl+')):.1f}"
+
+
+def test_rows_of_other_sections_and_of_one_of_several_tables() -> None:
+    solo = mean(run["intra_avg"] for run in results("solo", "digits-lite"))
+    assert said("intra|digits-lite/solo") == f"{solo:.1f}"
+    with_mlp = [mean(r["intra_avg"] for r in _with_model(name)) for name in ("mlp", "resnet18@16")]
+    assert [said(f"intra|solo [{n}]", "other-models-lite") for n in ("mlp", "resnet18")] == [
+        f"{v:.1f}" for v in with_mlp
+    ]
+
+
+def _with_model(name: str) -> list[dict[str, Any]]:
+    paths = (RESULTS / "other-models-lite" / "runs").glob("*/result.json")
+    runs = [json.loads(path.read_text()) for path in paths]
+    return [r for r in runs if r["method"] == "solo" and name in [client["model"] for client in r["clients"]]]
+
+
+@pytest.mark.parametrize(
+    ("wish", "answer"),
+    [
+        ("inter|chior", "no rows are called 'chior' in digits, which has .*choir"),
+        ("paris|choir", "there is no client 'paris'; there are mnist, usps, svhn, syn"),
+        ("inter|choir|solo|fccl", "two rows to take off"),
+        ("inter@4|choir", "no accuracy of round 4"),
+        ("inter|choir (paper)", "no paper prints inter of choir"),
+        ("loss:mnist|choir", "say of which round"),
+        ("mnist", "wanted: what"),
+    ],
+)
+def test_a_wish_that_cannot_be_met_is_named(wish: str, answer: str) -> None:
+    with pytest.raises(UsageError, match=rf"digits/about\.toml: \{{\{{.*: .*{answer}"):
+        said(wish)
+
+
+def test_no_number_in_a_reading_is_typed() -> None:
+    """But for those of a record, which is named in the same sentence and has them."""
+    typed = 0
+    for path in RESULTS.glob("*/about.toml"):
+        reading = re.sub(r"\{\{.+?\}\}", "", tomllib.loads(path.read_text())["reading"])
+        for sentence in re.split(r"(?<=[.:;])\s", reading):
+            record = re.search(r"`(benchmarks/records/[^`]+)`", sentence)
+            for number in re.findall(r"\d+\.\d+", re.sub(r"`[^`]*`", "", sentence)):
+                assert record, f"{path.parent.name}: {number} in “{sentence}”"
+                assert number in (ROOT / record[1]).read_text()
+                typed += 1
+    assert typed == 2  # the rule above is not idle
