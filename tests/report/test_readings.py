@@ -119,3 +119,23 @@ def test_no_number_in_a_reading_is_typed() -> None:
                 assert number in (ROOT / record[1]).read_text()
                 typed += 1
     assert typed == 2  # the rule above is not idle
+
+
+MOVED = "fccl+, moved and painted"
+QUOTED = [
+    ("README.md", "digits", "is ahead of all of them by {{inter|choir|fccl+, as released|0}} points and more"),
+    ("docs/choir.md", "digits", "Choir reaches {{intra|choir}} % at home and {{inter|choir}} % on the other"),
+    ("docs/choir.md", "digits", "FCCL+ {{intra|fccl+}} and {{inter|fccl+}}; on Office-Caltech"),
+    ("docs/choir.md", "office-caltech", "on Office-Caltech {{intra|choir}} and {{inter|choir}}, FCCL+ {{intra|fccl+}}"),
+    ("docs/choir.md", "digits", "FCCL+ comes to {{intra|MOVED}} and {{inter|MOVED}}"),
+    ("docs/choir.md", "office-caltech", "and to {{intra|MOVED}} and {{inter|MOVED}} on Office-Caltech"),
+    ("docs/choir.md", "office-caltech", "adds to it: {{inter|choir|solo, moved and painted}} points between"),
+    ("docs/choir.md", "digits", "{{intra|MOVED|choir|seeds}} points ahead at home; on Office-Caltech"),
+    ("docs/choir.md", "office-caltech", "by {{inter|choir|MOVED|seeds}} points between domains"),
+]
+
+
+@pytest.mark.parametrize(("page", "section", "sentence"), QUOTED)
+def test_other_pages_say_what_the_results_say(page: str, section: str, sentence: str) -> None:
+    text = " ".join((ROOT / page).read_text().split())
+    assert fill(sentence.replace("MOVED", MOVED), Sections(RESULTS), section) in text
