@@ -25,7 +25,8 @@ INTRODUCTION = """# Results
 
 Made from the files under `results/` by `make results`: numbers are not typed by hand, neither in the tables nor in the
 words below them, and a test holds them to the files.
-Accuracies are means over seeds ± standard deviation, of the last three rounds, on test images that no run trained on.
+Accuracies are means over seeds ± standard deviation, of the last three rounds, on test images that no run trained on
+(but for `test_split=whole-folder`, which is how released code tests, and stands in tables of its own).
 Best in bold, second underlined. A command makes a whole table again; `--only ROW` at the end of a sweep makes one row.
 """
 
