@@ -12,8 +12,10 @@ from torch.nn.functional import cross_entropy
 
 from fedchoir import Experiment, run
 from fedchoir.data.augment import augment
+from fedchoir.data.images import normalise
 from fedchoir.data.style import style_of
 from fedchoir.errors import UsageError
+from fedchoir.federation.payload import PART, says
 from fedchoir.federation.phases import Exchange, Step
 from fedchoir.federation.training import Batch
 from fedchoir.losses import fntd
@@ -163,3 +165,86 @@ def test_batches_are_painted_after_the_teacher_saw_them(stage: Make, monkeypatch
             cross_entropy(z := client.logits(batch.images), batch.labels)
             + fntd(z, batch["teacher"], batch.labels, 3.0, "renormalised"),
         )
+
+
+# -- the lead ----------------------------------------------------------------------------------------------------------
+
+
+def leads(s: Stage) -> list[dict[str, torch.Tensor]]:
+    return [{name: t.clone() for name, t in client.parts["lead"].state_dict().items()} for client in s.clients]
+
+
+def test_a_lead_leaves_the_own_models_alone(stage: Make) -> None:
+    assert same(after(stage, lead="simple_cnn@4"), after(stage))
+
+
+def test_leads_start_alike_learn_apart_and_are_averaged(stage: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    s = stage("choir", PLAIN, lead="resnet10@2")  # with buffers
+    begun = leads(s)
+    assert same(begun[1:], begun[:-1])
+    lend, lent = type(s.method).lend, []
+
+    def spy(method: Any, client: Any) -> Any:
+        lent.append({name: t.clone() for name, t in client.parts["lead"].state_dict().items()})
+        return lend(method, client)
+
+    monkeypatch.setattr(type(s.method), "lend", says(lead=PART)(spy))
+    s.play()
+    for name, tensor in (ended := leads(s))[0].items():
+        mean = sum(state[name].double() for state in lent) / 3
+        torch.testing.assert_close(tensor.double(), mean.round() if "num_batches" in name else mean)
+        assert "num_batches" in name or not torch.equal(lent[0][name], lent[1][name])
+    assert same(ended[1:], ended[:-1])
+
+
+def test_a_lead_costs_one_way_up_and_two_down_but_for_the_first_round(stage: Make) -> None:
+    s = stage("choir", PLAIN, lead="simple_cnn@4")
+    plain = stage("choir", PLAIN).play(2)
+    size = sum(t.nbytes for t in leads(s)[0].values())
+    more = [
+        (a["bytes_up"] - b["bytes_up"], a["bytes_down"] - b["bytes_down"])
+        for a, b in zip(s.play(2), plain, strict=True)
+    ]
+    assert more == [(3 * size, 3 * size), (3 * size, 6 * size)]
+
+
+def test_who_was_away_begins_with_the_lead_of_today(stage: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    s = stage("choir", PLAIN, rounds=6, lead="simple_cnn@4", fraction=0.67)  # two of three
+    practise, begun = type(s.method).practise, []
+
+    def spy(method: Any, client: Any) -> None:
+        lead = {f"lead/{name}": t for name, t in client.parts["lead"].state_dict().items()}
+        begun.append((client.round, client.index, same([lead], [method.server or lead])))
+        practise(method, client)
+
+    monkeypatch.setattr(type(s.method), "practise", spy)
+    s.play(6)
+    assert len(begun) == 12
+    assert {client for _, client, _ in begun} == {0, 1, 2}
+    assert all(known for _, _, known in begun)
+
+
+def test_a_client_answers_with_both_voices(stage: Make) -> None:
+    s = stage("choir", PLAIN, lead="simple_cnn@4")
+    (event,) = s.play()
+    tests = s.engine._tests
+    for client, row in zip(s.clients, event["accuracy"], strict=True):
+        for test, accuracy in zip(tests, row, strict=True):
+            images = normalise(test.images, test.mean, test.std)
+            with torch.no_grad():
+                both = client.model(images).double().softmax(1) + client.parts["lead"](images).double().softmax(1)
+            assert accuracy == pytest.approx(100 * (both.argmax(1) == test.labels).double().mean().item())
+
+
+def test_a_lead_is_fit_for_sums_that_hide_their_summands(small: Callable[..., Experiment]) -> None:
+    changes: dict[str, Any] = {"models": PLAIN, "settings": {"lead": "mlp@8"}}
+    plain = run(small("choir", "plain", **changes))
+    hidden = run(small("choir", "hidden", secure=True, **changes))
+    assert hidden.bytes_up > plain.bytes_up
+    for one, two in zip(plain.accuracy, hidden.accuracy, strict=True):
+        assert two == pytest.approx(one, abs=3.0)  # sums of rounded numbers
+
+
+def test_an_unknown_lead_is_refused(small: Callable[..., Experiment]) -> None:
+    with pytest.raises(UsageError, match="unknown model 'simple_cn'; did you mean simple_cnn"):
+        run(small("choir", settings={"lead": "simple_cn"}))

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from fedchoir.data.images import ImageSet
 from fedchoir.data.style import WIDE, Restyle, restyle, style_of
-from fedchoir.federation.aggregate import gather
+from fedchoir.federation.aggregate import gather, mean
 from fedchoir.federation.client import Client, Frozen
-from fedchoir.federation.payload import Payload, says
+from fedchoir.federation.evaluate import accuracies
+from fedchoir.federation.payload import PART, Payload, says, state_payload
 from fedchoir.federation.phases import Exchange, Round, Script, Step
 from fedchoir.federation.settings import Settings
 from fedchoir.federation.training import Batch
 from fedchoir.losses import fntd
 from fedchoir.methods.shared_similarities import SharedSimilarities, SimilarityParams
+from fedchoir.models import VisionModel, build
+from fedchoir.rng import seeded
 
 
 class ChoirParams(SimilarityParams):
@@ -28,6 +33,9 @@ class ChoirParams(SimilarityParams):
     public_style_share: float = Field(0.5, ge=0, le=1, description="share of the public images that are painted")
     use_fntd: bool = Field(False, description="non-target distillation at home")
     temperature: float = Field(3.0, gt=0, description="τ: temperature of the non-target distillation")
+    lead: str = Field(
+        "", description="a small model that all share, such as simple_cnn@16: averaged, it answers too; empty: none"
+    )
 
 
 class Choir(SharedSimilarities):
@@ -51,6 +59,10 @@ class Choir(SharedSimilarities):
 
     with T the model at the start of the round, which sees x unpainted, and σ_{≠y} over the wrong classes alone
     (FedNTD's form, which has no gradient on the true logit).
+
+    **Lead.** With ``lead`` all clients also share a small model g of one architecture. It learns beside the own one, by
+    CE(g(x̃), y) and without touching it, and is averaged after every round. A client then answers with both voices:
+    (σ(z(x)) + σ(g(x))) / 2.
     """
 
     name = "choir"
@@ -68,7 +80,12 @@ class Choir(SharedSimilarities):
             yield from self.introductions(r)
         if self.params.use_fntd:
             yield Step(self.remember)
+        if self.params.lead:
+            yield from self.follow_the_lead()  # who is new, or was away, does not know it
         yield from super().round(r)
+        if self.params.lead:
+            self.server |= yield Exchange(self.lend, combine=mean)
+            yield from self.follow_the_lead()
 
     def introductions(self, r: Round) -> Script:
         """Who is new in this round says what its images look like; everyone hears of all that are known."""
@@ -86,6 +103,34 @@ class Choir(SharedSimilarities):
     def meet(self, client: Client, heard: Payload) -> None:
         client.memory["styles"] = heard["styles"]
 
+    def extra_modules(self, model: VisionModel) -> dict[str, nn.Module]:
+        if not self.params.lead:
+            return {}
+        with seeded(self.task.seed, "lead"):  # it starts alike everywhere
+            return {"lead": build(self.params.lead, len(self.task.classes), image_size=self.task.image_size)}
+
+    def follow_the_lead(self) -> Script:
+        if lead := {name: t for name, t in self.server.items() if name.startswith("lead/")}:
+            yield Step(self.follow, heard=Payload(lead))
+
+    @says(lead=PART)
+    def lend(self, client: Client) -> Payload:
+        return state_payload("lead", client.parts["lead"].state_dict())
+
+    def follow(self, client: Client, heard: Payload) -> None:
+        client.parts["lead"].load_state_dict(heard.under("lead"))
+
+    def row(self, client: Client, tests: Iterable[ImageSet]) -> list[float]:
+        if not self.params.lead:
+            return super().row(client, tests)
+        client.model.eval()
+        client.parts.eval()
+        return accuracies(lambda images: self.answer(client, images), tests, self.task.top_k)
+
+    def answer(self, client: Client, images: Tensor) -> Tensor:
+        """With both voices: the mean of what the own model and the lead hold likely."""
+        return (client.verdict(images).softmax(dim=1) + client.apply("lead", images).softmax(dim=1)) / 2
+
     def painter(self, client: Client, share: float) -> Restyle | None:
         """Paints a share of the images it is given; None where nothing is painted, or no style is known yet."""
         styles = WIDE.to(client.device) if self.params.styles == "wide" else client.memory.get("styles")
@@ -101,10 +146,15 @@ class Choir(SharedSimilarities):
         client.fit(self.supervised_loss, epochs=self.params.pretrain_epochs, phase="pretrain", restyle=painter)
 
     def practise(self, client: Client) -> None:
+        client.parts.train()
         targets: dict[str, Any] = {"teacher": Frozen(client.recall("teacher"))} if self.params.use_fntd else {}
         client.fit(self.local_loss, restyle=self.painter(client, self.params.style_share), **targets)
 
     def local_loss(self, client: Client, batch: Batch) -> Tensor:
-        z = client.logits(batch.images)
-        loss, p = cross_entropy(z, batch.labels), self.params
-        return loss + fntd(z, batch["teacher"], batch.labels, p.temperature, "renormalised") if p.use_fntd else loss
+        z, p = client.logits(batch.images), self.params
+        loss = cross_entropy(z, batch.labels)
+        if p.use_fntd:
+            loss = loss + fntd(z, batch["teacher"], batch.labels, p.temperature, "renormalised")
+        if p.lead:
+            loss = loss + cross_entropy(client.apply("lead", batch.images), batch.labels)
+        return loss
