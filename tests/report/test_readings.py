@@ -132,6 +132,8 @@ QUOTED = [
     ("docs/choir.md", "office-caltech", "adds to it: {{inter|choir|solo, moved and painted}} points between"),
     ("docs/choir.md", "digits", "{{intra|MOVED|choir|seeds}} points ahead at home; on Office-Caltech"),
     ("docs/choir.md", "office-caltech", "by {{inter|choir|MOVED|seeds}} points between domains"),
+    ("docs/choir.md", "digits-lite", "on digits-lite Choir's clients reach {{inter|choir}} % there"),
+    ("docs/choir.md", "digits-lite", "FedAvg, reaches {{inter|fedavg, one small model}} %"),
 ]
 
 
