@@ -134,6 +134,8 @@ QUOTED = [
     ("docs/choir.md", "office-caltech", "by {{inter|choir|MOVED|seeds}} points between domains"),
     ("docs/choir.md", "digits-lite", "on digits-lite Choir's clients reach {{inter|choir}} % there"),
     ("docs/choir.md", "digits-lite", "FedAvg, reaches {{inter|fedavg, one small model}} %"),
+    ("docs/choir.md", "office-caltech", "it is {{inter|choir}} and, moved and painted as"),
+    ("docs/choir.md", "office-caltech", "images are, {{inter|fedavg, one small model, moved and painted}} %"),
 ]
 
 
