@@ -65,6 +65,11 @@ TINY_SSL = {
 }  # fmt: skip
 SELF_SUPERVISED = ("byol", "fedbyol", "fedu", "fedema", "fedfoa", "fedmd-ssl", "feddf-ssl")
 FOR_METHOD |= dict.fromkeys(SELF_SUPERVISED, TINY_SSL)
+VARIANTS: dict[
+    str, tuple[str, dict[str, Any]]
+] = {  # methods that with an option keep or send something of another kind
+    "choir with a lead": ("choir", {"lead": "simple_cnn@4"}),
+}
 
 
 @pytest.fixture
@@ -72,8 +77,9 @@ def small(shapes: Path, public_shapes: Path, tmp_path: Path) -> Callable[..., Ex
     """Makes an experiment that takes a second."""
 
     def make(method: str, name: str = "run", **changes: Any) -> Experiment:
+        method, options = VARIANTS.get(method, (method, {}))
         cls = methods.get(method)
-        settings = {**SMALL, **FOR_METHOD.get(method, {}), **changes.pop("settings", {})}
+        settings = {**SMALL, **options, **FOR_METHOD.get(method, {}), **changes.pop("settings", {})}
         values: dict[str, Any] = {
             "method": method,
             "scenario": str(shapes),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.conftest import CLASSES
+from tests.conftest import CLASSES, VARIANTS
 
 from fedchoir import Experiment, Result, methods, run, runner
 from fedchoir.engines.local import LocalEngine
@@ -54,14 +54,14 @@ class StopAfter:
             raise Stop
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *VARIANTS])
 def test_it_learns(name: str, play: Callable[..., Result]) -> None:
     result = play(name, rounds=4)
     assert result.intra_avg > CHANCE + 20
     assert all(0 <= value <= 100 for row in result.accuracy for value in row)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *VARIANTS])
 def test_one_seed_one_result_and_resume_is_exact(name: str, small: Callable[..., Experiment]) -> None:
     straight, stopped = small(name, "straight", rounds=3), small(name, "stopped", rounds=3)
     first = run(straight)

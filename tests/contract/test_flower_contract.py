@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.conftest import VARIANTS
 
 from fedchoir import Experiment, Result, methods, run, runner
 from fedchoir import experiment as experiments
@@ -95,7 +96,7 @@ def numbers(folder: Path) -> list[Any]:
     return [{k: v for k, v in json.loads(line).items() if k not in ("seconds", "messages")} for line in lines]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *VARIANTS])
 def test_both_engines_give_the_same_numbers(name: str, small: Callable[..., Experiment], tmp_path: Path) -> None:
     local, flower = small(name, "local", rounds=2), small(name, "flower", rounds=2)
     run(local)

@@ -42,7 +42,7 @@ def workers() -> list[psutil.Process]:
     return [p for p in psutil.Process().children() if "fedchoir.engines.parallel.worker" in p.cmdline()]
 
 
-@pytest.mark.parametrize("name", ["fccl+", "fedavg", "fedct", "fbcl", "fedfoa"])
+@pytest.mark.parametrize("name", ["fccl+", "fedavg", "fedct", "fbcl", "fedfoa", "choir with a lead"])
 def test_the_numbers_are_those_of_the_local_engine(name: str, small: Callable[..., Experiment]) -> None:
     alone, together = small(name, "alone", rounds=2), small(name, "together", rounds=2, devices=TWO)
     run(alone)
