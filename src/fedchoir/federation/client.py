@@ -147,7 +147,7 @@ class Client:
             self.optimizers.pop("public", None)
         if "public" not in self.optimizers:
             self.optimizers["public"] = self.public_optimizer()
-        self.model.train()
+        self._wake()
         images = self.look(batch, restyle)
         lesson = Batch(images, torch.empty(0, dtype=torch.int64, device=self.device), targets)
         self.record("public", self.trainer.train(self, self.optimizers["public"], loss, [lesson]))
@@ -178,9 +178,13 @@ class Client:
         if after_step is not None:
             optimizer.register_step_post_hook(lambda *_: after_step(self))
         sources = {name: self._source(target) for name, target in targets.items()}
-        self.model.train()
+        self._wake()
         batches = self._private_batches(range(first, first + epochs), sources, views, restyle)
         self.record(phase, self.trainer.train(self, optimizer, loss, batches))
+
+    def _wake(self) -> None:
+        self.model.train()
+        self.parts.train()
 
     def parameters(self) -> list[nn.Parameter]:
         """What is learned: parts without gradient (a target network) are not."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, Literal
 
 import torch
@@ -10,11 +9,9 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedchoir.data.images import ImageSet
 from fedchoir.data.style import WIDE, Restyle, restyle, style_of
 from fedchoir.federation.aggregate import gather, mean
 from fedchoir.federation.client import Client, Frozen
-from fedchoir.federation.evaluate import accuracies
 from fedchoir.federation.payload import PART, Payload, says, state_payload
 from fedchoir.federation.phases import Exchange, Round, Script, Step
 from fedchoir.federation.settings import Settings
@@ -110,8 +107,8 @@ class Choir(SharedSimilarities):
             return {"lead": build(self.params.lead, len(self.task.classes), image_size=self.task.image_size)}
 
     def follow_the_lead(self) -> Script:
-        if lead := {name: t for name, t in self.server.items() if name.startswith("lead/")}:
-            yield Step(self.follow, heard=Payload(lead))
+        if lead := Payload(self.server).only("lead"):
+            yield Step(self.follow, heard=lead)
 
     @says(lead=PART)
     def lend(self, client: Client) -> Payload:
@@ -120,16 +117,10 @@ class Choir(SharedSimilarities):
     def follow(self, client: Client, heard: Payload) -> None:
         client.parts["lead"].load_state_dict(heard.under("lead"))
 
-    def row(self, client: Client, tests: Iterable[ImageSet]) -> list[float]:
-        if not self.params.lead:
-            return super().row(client, tests)
-        client.model.eval()
-        client.parts.eval()
-        return accuracies(lambda images: self.answer(client, images), tests, self.task.top_k)
-
     def answer(self, client: Client, images: Tensor) -> Tensor:
-        """With both voices: the mean of what the own model and the lead hold likely."""
-        return (client.verdict(images).softmax(dim=1) + client.apply("lead", images).softmax(dim=1)) / 2
+        """With a lead by both voices: the mean of what the own model and the lead hold likely."""
+        own = super().answer(client, images)
+        return (own.softmax(dim=1) + client.apply("lead", images).softmax(dim=1)) / 2 if self.params.lead else own
 
     def painter(self, client: Client, share: float) -> Restyle | None:
         """Paints a share of the images it is given; None where nothing is painted, or no style is known yet."""
@@ -146,7 +137,6 @@ class Choir(SharedSimilarities):
         client.fit(self.supervised_loss, epochs=self.params.pretrain_epochs, phase="pretrain", restyle=painter)
 
     def practise(self, client: Client) -> None:
-        client.parts.train()
         targets: dict[str, Any] = {"teacher": Frozen(client.recall("teacher"))} if self.params.use_fntd else {}
         client.fit(self.local_loss, restyle=self.painter(client, self.params.style_share), **targets)
 

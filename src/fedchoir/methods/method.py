@@ -122,7 +122,12 @@ class Method:
     def row(self, client: Client, tests: Iterable[ImageSet]) -> list[float]:
         """How good the client's model is on several test sets, in percent."""
         client.model.eval()
-        return accuracies(client.verdict, tests, self.task.top_k)
+        client.parts.eval()
+        return accuracies(lambda images: self.answer(client, images), tests, self.task.top_k)
+
+    def answer(self, client: Client, images: Tensor) -> Tensor:
+        """What the client says an image is, as logits or probabilities: by its own model alone."""
+        return client.verdict(images)
 
     @property
     def dims(self) -> dict[str, int]:

@@ -23,8 +23,8 @@ from fedchoir.report.tables import as_text
 
 INTRODUCTION = """# Results
 
-Made from the files under `results/` by `make results`: numbers are not typed by hand, neither in the tables nor in the
-words below them, and a test holds them to the files.
+Made from the files under `results/` by `make results`: no number with decimals is typed by hand, neither in the tables
+nor in the words below them, and a test holds them to the files. Round ones ("20 points and more") may be.
 Accuracies are means over seeds ± standard deviation, of the last three rounds, on test images that no run trained on
 (but for `test_split=whole-folder`, which is how released code tests, and stands in tables of its own).
 Best in bold, second underlined. A command makes a whole table again; `--only ROW` at the end of a sweep makes one row.
