@@ -142,6 +142,17 @@ def test_the_nearest_setting_is_told_where_it_is_not_the_same() -> None:
     assert match(a_run("fedmd")).notes == ()
 
 
+def test_a_run_named_like_the_papers_row_may_have_other_options_and_says_so() -> None:
+    tuned = a_run("fedct", "cifar10", settings={"beta": 0.1, "kappa": 0.1})
+    assert not match(tuned)
+    assert not match(tuned, label="fedct, tuned")
+    found = match(tuned, label="fedct beta=0.1")
+    assert found.printed["intra"].value == 78.22
+    assert "kappa 0.1 (1.0)" in found.notes
+    elsewhere = a_run("fedct", "cifar10", settings={"beta": 0.2, "kappa": 0.1})
+    assert not match(elsewhere, label="fedct beta=0.1")
+
+
 def test_batches_may_be_those_in_print_or_those_of_the_profile() -> None:
     assert match(a_run("fccl+", settings={"local_batch": 256, "public_batch": 512})).notes == ()
     assert match(a_run("fccl+", settings={"local_batch": 64})).notes == ("local_batch 64 (256)",)

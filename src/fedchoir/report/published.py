@@ -105,12 +105,13 @@ def _after(columns: list[str], values: list[float], i: int) -> float | None:
 def match(result: Result, *, table: str | None = None, label: str | None = None) -> Match:
     """What papers print for a run; the nearest setting where several tables have it, the first table on a tie.
 
-    ``table`` and ``label`` are those of a sweep: where the run is on other data than the table's, as after
-    ``reproduce --scenario``, they say which of its numbers to show for orientation.
+    ``table`` and ``label`` are those of a sweep. Who calls a run what the paper calls its row holds it against that
+    row, so its method may have other options than the paper's, which the notes tell. And where the run is on other
+    data than the table's, as after ``reproduce --scenario``, they say which of its numbers to show for orientation.
     """
     best: dict[str, tuple[int, Printed, tuple[str, ...]]] = {}
     for number, job in _jobs():
-        differences = _differences(result, number.table, job)
+        differences = _differences(result, number.table, job, named=label == number.label)
         if differences is None:
             continue
         known = best.get(number.metric)
@@ -148,8 +149,9 @@ def _job(number: Printed) -> Job | None:
     return None
 
 
-def _differences(result: Result, table: str, job: Job) -> tuple[str, ...] | None:
-    """In what a run is not the paper's, in words; None where it is another setting altogether.
+def _differences(result: Result, table: str, job: Job, named: bool = False) -> tuple[str, ...] | None:
+    """In what a run is not the paper's, in words; None where it is another setting altogether: other data, or, but for
+    a run that is ``named`` like the paper's row, other options of the method's own.
 
     What a profile settles may be as in the run's profile or as in the table's (batches: 128 in `fixed`, 256 in print).
     """
@@ -167,7 +169,7 @@ def _differences(result: Result, table: str, job: Job) -> tuple[str, ...] | None
     there = plan.params.model_dump(mode="json")
     papers = _planned(table, job.name, told.profile).params.model_dump(mode="json")
     differing = [k for k in there if k in here and here[k] not in (there[k], papers[k]) and k not in NEVER]
-    own = set(type(plan.params).model_fields) - set(Settings.model_fields)
+    own = set() if named else set(type(plan.params).model_fields) - set(Settings.model_fields)
     if any(k in ALWAYS or k in own for k in differing):
         return None
     if len(models) != (there["clients"] or len(SCENARIOS[told.scenario].domains)):
