@@ -18,6 +18,9 @@ NARROW = [
     "resnet18@4",
     "resnet20@4",
     "resnet34@4",
+    "resnet10_gn@4",
+    "resnet12_gn@4",
+    "resnet18_gn@4",
     "mobilenet_v2@0.25",
     "efficientnet_b0@0.25",
     "googlenet@0.125",
@@ -117,6 +120,17 @@ def test_parameter_counts(name: str, count: int) -> None:
 def test_resnet12_is_resnet10_with_one_more_block_in_the_first_stage() -> None:
     block = 2 * (64 * 64 * 9) + 2 * (2 * 64)
     assert parameters(built("resnet12")) - parameters(built("resnet10")) == block
+
+
+def test_group_norm_keeps_the_size_and_looks_at_one_image_alone() -> None:
+    grouped, batched = built("resnet12_gn@16"), built("resnet12@16")
+    assert parameters(grouped) == parameters(batched)
+    assert not list(grouped.buffers())  # no running statistics: all that a client learns is averaged
+    x = images(batch=4)
+    with torch.no_grad():
+        torch.testing.assert_close(grouped.train()(x)[:1], grouped.train()(x[:1]))
+        assert not torch.allclose(batched.train()(x)[:1], batched.train()(x[:1]), atol=1e-3)
+    assert {m.num_groups for m in grouped.modules() if isinstance(m, torch.nn.GroupNorm)} == {1, 2, 4, 8}
 
 
 def test_resnet20_has_about_270_thousand_parameters() -> None:

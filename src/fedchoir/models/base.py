@@ -139,10 +139,10 @@ def global_pool() -> nn.Module:
     return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(1))
 
 
-def conv_bn_relu(inputs: int, outputs: int, kernel: int = 3, stride: int = 1) -> nn.Sequential:
-    """Convolution that keeps the size (at stride 1), BatchNorm, ReLU."""
-    convolution = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
-    return nn.Sequential(convolution, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True))
+def conv_norm_relu(inputs: int, outputs: int, norm: Callable[[int], nn.Module] = nn.BatchNorm2d) -> nn.Sequential:
+    """3×3 convolution that keeps the size, BatchNorm or another one, ReLU."""
+    convolution = nn.Conv2d(inputs, outputs, kernel_size=3, padding=1, bias=False)
+    return nn.Sequential(convolution, norm(outputs), nn.ReLU(inplace=True))
 
 
 def init_kaiming(module: nn.Module) -> None:

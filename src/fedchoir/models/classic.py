@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from fedchoir.models.base import Architecture, GridPool, Parts, Spec, conv_bn_relu, init_kaiming
+from fedchoir.models.base import Architecture, GridPool, Parts, Spec, conv_norm_relu, init_kaiming
 
 
 def _vgg9(spec: Spec) -> Parts:
@@ -19,14 +19,14 @@ def _vgg9(spec: Spec) -> Parts:
     """
     w = spec.base_width
     trunk = nn.Sequential(
-        conv_bn_relu(3, w),
-        conv_bn_relu(w, 2 * w),
+        conv_norm_relu(3, w),
+        conv_norm_relu(w, 2 * w),
         nn.MaxPool2d(2),
-        conv_bn_relu(2 * w, 4 * w),
-        conv_bn_relu(4 * w, 4 * w),
+        conv_norm_relu(2 * w, 4 * w),
+        conv_norm_relu(4 * w, 4 * w),
         nn.MaxPool2d(2),
-        conv_bn_relu(4 * w, 8 * w),
-        conv_bn_relu(8 * w, 8 * w),
+        conv_norm_relu(4 * w, 8 * w),
+        conv_norm_relu(8 * w, 8 * w),
         nn.MaxPool2d(2),
     )
     init_kaiming(trunk)
