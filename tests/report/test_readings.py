@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from collections import Counter, defaultdict
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -153,3 +154,33 @@ def test_other_pages_say_what_the_results_say(page: str, section: str, sentence:
     text = " ".join((ROOT / page).read_text().split())
     sentence = sentence.replace("MOVED", MOVED).replace("SMALL", SMALL).replace("LED", LED)
     assert fill(sentence, Sections(RESULTS), section) in text
+
+
+def visits(label: str, seed: int) -> tuple[float, float]:
+    """To how many places each client's model went, and which share of its visits was to one of them."""
+    folder = RESULTS / "fedct" / "runs" / f"cifar10-{label.replace(' ', '-')}-seed{seed}"
+    places: dict[int, Counter[int]] = defaultdict(Counter)
+    for line in (folder / "events.jsonl").read_text().splitlines():
+        for exchange in json.loads(line)["measures"].get("exchanges", []):
+            for model, place in exchange:
+                places[model][place] += 1
+    return mean(map(len, places.values())), mean(max(c.values()) / c.total() for c in places.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        ("FedExg", "fedexg"),
+        ("FedCT", "fedct"),
+        ("FedCT, models sent at random", "random"),
+        ("FedCT, sent where least consistent", "inconsistency"),
+        ("FedCT: assignment alone", "CAKB"),
+    ],
+)
+def test_the_table_of_cross_training(name: str, row: str) -> None:
+    cells = [name]
+    for beta in ("0.5", "0.1"):
+        went = [visits(f"{row} beta={beta}", seed) for seed in range(3)]
+        ahead = fill(f"{{{{intra|{row} beta={beta}|fedavg beta={beta}|seeds}}}}", Sections(RESULTS), "fedct")
+        cells += [ahead, f"{mean(w[0] for w in went):.1f}", f"{100 * mean(w[1] for w in went):.0f} %"]
+    assert f"| {' | '.join(cells)} |" in (ROOT / "docs/cross-training.md").read_text()
