@@ -125,7 +125,9 @@ def test_no_number_in_a_reading_is_typed() -> None:
 MOVED = "fccl+, moved and painted"
 LED = "choir, with a lead"
 SMALL = "fedavg, one small model, moved and painted"
-LEADS = "{{intra|choir}} / {{inter|choir}} | {{intra|SMALL}} / {{inter|SMALL}} | {{intra|LED}} / {{inter|LED}}"
+ALONE = "solo, one small model, moved and painted"
+LEADS = "{{intra|SMALL}} / {{inter|SMALL}} | {{intra|LED}} / {{inter|LED}}"
+ALL = "{{intra|choir}} / {{inter|choir}} | {{intra|ALONE}} / {{inter|ALONE}} | " + LEADS
 QUOTED = [
     ("README.md", "digits", "is ahead of all of them by {{inter|choir|fccl+, as released|0}} points and more"),
     ("docs/choir.md", "digits", "Choir reaches {{intra|choir}} % at home and {{inter|choir}} % on the other"),
@@ -136,9 +138,9 @@ QUOTED = [
     ("docs/choir.md", "office-caltech", "adds to it: {{inter|choir|solo, moved and painted}} points between"),
     ("docs/choir.md", "digits", "{{intra|MOVED|choir|seeds}} points ahead at home; on Office-Caltech"),
     ("docs/choir.md", "office-caltech", "by {{inter|choir|MOVED|seeds}} points between domains"),
-    ("docs/choir.md", "digits", f"| Digits | {LEADS} |"),
-    ("docs/choir.md", "office-caltech", f"| Office-Caltech | {LEADS} |"),
-    ("docs/choir.md", "digits-lite", f"| digits-lite | {LEADS} |"),
+    ("docs/choir.md", "digits", f"| not run | {LEADS} |"),
+    ("docs/choir.md", "office-caltech", f"| Office-Caltech | {ALL} |"),
+    ("docs/choir.md", "digits-lite", f"| digits-lite | {ALL} |"),
     ("docs/choir.md", "digits", "Choir is at {{intra|LED}} and {{inter|LED}} on Digits"),
     ("docs/choir.md", "office-caltech", "at {{intra|LED}} and {{inter|LED}} on Office-Caltech."),
     ("docs/choir.md", "digits-lite", "digits-lite comes to {{intra|LED alone}} and {{inter|LED alone}}: the exchange"),
@@ -152,7 +154,8 @@ QUOTED = [
 @pytest.mark.parametrize(("page", "section", "sentence"), QUOTED)
 def test_other_pages_say_what_the_results_say(page: str, section: str, sentence: str) -> None:
     text = " ".join((ROOT / page).read_text().split())
-    sentence = sentence.replace("MOVED", MOVED).replace("SMALL", SMALL).replace("LED", LED)
+    sentence = sentence.replace("MOVED", MOVED).replace("SMALL", SMALL)
+    sentence = sentence.replace("ALONE", ALONE).replace("LED", LED)
     assert fill(sentence, Sections(RESULTS), section) in text
 
 

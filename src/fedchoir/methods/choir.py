@@ -59,7 +59,7 @@ class Choir(SharedSimilarities):
 
     **Lead.** With ``lead`` all clients also share a small model g of one architecture. It learns beside the own one, by
     CE(g(x̃), y) and without touching it, and is averaged after every round. A client then answers with both voices:
-    (σ(z(x)) + σ(g(x))) / 2.
+    (σ(z(x)) + σ(g(x))) / 2. (FML has such a model, too; there it teaches the own one, which answers alone.)
     """
 
     name = "choir"
