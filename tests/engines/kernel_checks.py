@@ -24,7 +24,7 @@ from fedchoir.engines.kernels import depthwise, excite, norm
 from fedchoir.engines.kernels.aside import weights_aside
 from fedchoir.engines.kernels.common import NONE, RELU, RELU6, SILU, _counters
 from fedchoir.engines.lean import use_lean_layers
-from fedchoir.models.base import conv_bn_relu
+from fedchoir.models.base import conv_norm_relu
 
 ACTIVATIONS: dict[int, Callable[[Tensor], Tensor]] = {NONE: lambda t: t, RELU: F.relu, RELU6: F.relu6, SILU: F.silu}
 # images, channels, side, activation, size of filters, stride: sides that columns do and do not divide, in both strides
@@ -143,7 +143,7 @@ def blocks() -> list[nn.Module]:
         BasicBlock(16, 16),
         BasicBlock(16, 24, 2, shorter),
         BasicConv2d(16, 8, kernel_size=1),
-        conv_bn_relu(16, 8),
+        conv_norm_relu(16, 8),
     ]
     return [*mobile, *(MBConv(setting, 0.0, nn.BatchNorm2d) for setting in settings), *others]
 
