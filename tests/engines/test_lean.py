@@ -13,11 +13,19 @@ import kernel_checks
 import pytest
 import torch
 from torch import nn
+from torchvision.models.resnet import BasicBlock
 
 from fedchoir import Experiment, run
 from fedchoir.engines import start
 from fedchoir.engines.kernels import depthwise, excite, norm
-from fedchoir.engines.lean import LeanChain, LeanInvertedResidual, LeanMBConv, MeanPool, use_lean_layers
+from fedchoir.engines.lean import (
+    LeanBasicBlock,
+    LeanChain,
+    LeanInvertedResidual,
+    LeanMBConv,
+    MeanPool,
+    use_lean_layers,
+)
 from fedchoir.errors import UsageError
 from fedchoir.models import build
 
@@ -66,6 +74,14 @@ def test_with_lean_layers_a_model_is_the_same_model(name: str, block: type[nn.Mo
     assert all(depthwise._taps(w).data_ptr() == w.data_ptr() for w in filters)  # read as they lie, not copied
     assert list(model.state_dict()) == names
     torch.testing.assert_close(model(x), before)
+
+
+def test_group_norm_is_left_to_torch() -> None:
+    model = build("resnet10_gn@16", 4, image_size=32)
+    use_lean_layers(model)
+    kinds = {type(m) for m in model.modules()}
+    assert BasicBlock in kinds
+    assert not kinds & {LeanBasicBlock, LeanChain}
 
 
 def test_what_the_kernels_cannot_do_is_left_to_torch() -> None:

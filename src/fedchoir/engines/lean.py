@@ -321,12 +321,11 @@ def _possible(layer: nn.Module, x: Tensor) -> bool:
 
 
 def _known(layer: nn.Module) -> bool:
-    """Made of what the kernels can do: channels in eights, norms with weights and running statistics."""
-    norms = all(
-        n.affine and n.track_running_stats and n.momentum and n.num_features % LANES == 0 for n in _norms(layer)
-    )
+    """Made of what the kernels can do: channels in eights, BatchNorms with weights and running statistics."""
+    norms = _norms(layer)
+    usual = all(n.affine and n.track_running_stats and n.momentum and n.num_features % LANES == 0 for n in norms)
     convs = [m for m in layer.modules() if isinstance(m, nn.Conv2d)]
-    return norms and all(m.groups == 1 or depthwise.is_depthwise(m) for m in convs)
+    return bool(norms) and usual and all(m.groups == 1 or depthwise.is_depthwise(m) for m in convs)
 
 
 SWAPS: dict[type[nn.Module], type[nn.Module]] = {
