@@ -5,7 +5,7 @@ ResNet34 = [3,4,6,3], widths 64·(1,2,4,8). ResNet20 is the one of He et al.'s C
 widths 16·(1,2,4), here with a 1×1 convolution where the shape changes. ``@WIDTH`` is the first stage's width.
 
 Names with ``_gn`` have GroupNorm (Wu and He, ECCV 2018; groups of 16 channels) in place of BatchNorm, whose statistics
-are those of one client's images and do not average well where clients differ.
+are those of one client's images and may not average well where clients differ.
 """
 
 from __future__ import annotations
