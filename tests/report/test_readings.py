@@ -145,6 +145,7 @@ QUOTED = [
     ("docs/choir.md", "digits-lite", "digits-lite comes to {{intra|LED alone}} and {{inter|LED alone}}: the exchange"),
     ("docs/choir.md", "digits-lite", "the exchange adds {{inter|LED|LED alone}} points between"),
     ("docs/choir.md", "digits-lite", "domains and costs {{intra|LED alone|LED}} at home"),
+    ("docs/cross-training.md", "fedct", "every seed ({{intra|fedct beta=0.5|CAKB+MFA beta=0.5|seeds}} points)"),
     ("README.md", "digits", "both answer: {{intra|LED}} % at home and {{inter|LED}} % between domains on Digits"),
     ("README.md", "digits", "augmentation has {{intra|MOVED}} and {{inter|MOVED}}."),
 ]

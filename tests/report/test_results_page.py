@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from fedchoir import experiment as experiments
 from fedchoir.errors import UsageError
 from fedchoir.federation.result import load_result, read_events
 from fedchoir.report.results_page import course, page
-from fedchoir.report.rows import find_results
+from fedchoir.report.rows import extra, find_results
+from fedchoir.sweep import jobs_of, read_sweep
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
@@ -50,6 +52,32 @@ def test_every_run_has_its_experiment_beside_it() -> None:
         told = tomllib.loads((path.parent / "experiment.toml").read_text())
         assert "data_root" not in told
         assert not Path(told.get("out", "runs")).is_absolute()
+
+
+@pytest.mark.parametrize("file", sorted(RESULTS.glob("*/sweep.toml")), ids=lambda file: file.parent.name)
+def test_the_sweep_file_says_what_was_run(file: Path) -> None:
+    """So that the command below a table makes its rows again: same names, and nothing of a run is set otherwise."""
+    jobs = {job.name: job for job in jobs_of(read_sweep(file), Path("runs"))}
+    kept = find_results([file.parent / "runs"])
+    assert kept
+    for result in kept:
+        job = jobs[Path(extra(result, "folder")).name]
+        plan = experiments.plan(job.experiment)
+        models = tuple(client["model"] for client in result.clients)
+        found = (
+            extra(result, "label"),
+            result.method,
+            result.profile,
+            result.public,
+            result.rounds,
+            result.seed,
+            models,
+        )
+        told = job.experiment
+        wanted = tuple(plan.models[k % len(plan.models)] for k in range(len(models)))
+        assert found == (job.label, told.method, told.profile, plan.public, plan.rounds, told.seed, wanted)
+        settings = plan.params.model_dump(mode="json")
+        assert {k: v for k, v in result.settings.items() if k in settings and v != settings[k]} == {}
 
 
 def test_a_changed_result_changes_the_page(tmp_path: Path) -> None:

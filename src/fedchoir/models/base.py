@@ -8,6 +8,9 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+Norm = Callable[[int], nn.Module]
+"""Makes the layer that normalises so many channels."""
+
 
 class VisionModel(nn.Module):
     """An image classifier in three parts: images → feature map → features → logits.
@@ -139,7 +142,7 @@ def global_pool() -> nn.Module:
     return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(1))
 
 
-def conv_norm_relu(inputs: int, outputs: int, norm: Callable[[int], nn.Module] = nn.BatchNorm2d) -> nn.Sequential:
+def conv_norm_relu(inputs: int, outputs: int, norm: Norm = nn.BatchNorm2d) -> nn.Sequential:
     """3×3 convolution that keeps the size, BatchNorm or another one, ReLU."""
     convolution = nn.Conv2d(inputs, outputs, kernel_size=3, padding=1, bias=False)
     return nn.Sequential(convolution, norm(outputs), nn.ReLU(inplace=True))

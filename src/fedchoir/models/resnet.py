@@ -4,25 +4,22 @@ The names of the federated papers: ResNet10 = [1,1,1,1] blocks, ResNet12 = [2,1,
 ResNet34 = [3,4,6,3], widths 64·(1,2,4,8). ResNet20 is the one of He et al.'s CIFAR section: [3,3,3] blocks of
 widths 16·(1,2,4), here with a 1×1 convolution where the shape changes. ``@WIDTH`` is the first stage's width.
 
-Names with ``_gn`` have GroupNorm (Wu and He, ECCV 2018; groups of 16 channels) in place of BatchNorm, whose statistics
-are those of one client's images and may not average well where clients differ.
+Names with ``_gn`` have GroupNorm (Wu and He, ECCV 2018) in place of BatchNorm, whose statistics are those of one
+client's images and may not average well where clients differ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 from torch import nn
 from torchvision.models.resnet import BasicBlock
 
-from fedchoir.models.base import Architecture, Parts, Spec, conv_norm_relu, global_pool, init_kaiming
-
-Norm = Callable[[int], nn.Module]
+from fedchoir.models.base import Architecture, Norm, Parts, Spec, conv_norm_relu, global_pool, init_kaiming
 
 
 def group_norm(channels: int) -> nn.GroupNorm:
-    """GroupNorm over groups of 16 channels; of fewer there is one group."""
+    """GroupNorm over groups of 16 channels, or over all channels where 16 does not divide them."""
     return nn.GroupNorm(channels // 16 if channels % 16 == 0 else 1, channels)
 
 
