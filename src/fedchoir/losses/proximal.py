@@ -8,10 +8,12 @@ from torch import Tensor
 from fedchoir.errors import UsageError
 
 
-def _half_sum(terms: list[Tensor]) -> Tensor:
-    if not terms:
+def _in_a_row(*groups: Iterable[Tensor]) -> list[Tensor]:
+    """Every group's tensors as one row of numbers: a few operations on a GPU instead of a few for every layer."""
+    matched = list(zip(*groups, strict=True))
+    if not matched:
         raise UsageError("no parameters to penalise; pass the model's trainable parameters")
-    return 0.5 * torch.stack(terms).sum()
+    return [torch.cat([tensor.flatten() for tensor in group]) for group in zip(*matched, strict=True)]
 
 
 def proximal(params: Iterable[Tensor], reference: Iterable[Tensor]) -> Tensor:
@@ -28,8 +30,8 @@ def proximal(params: Iterable[Tensor], reference: Iterable[Tensor]) -> Tensor:
     >>> proximal([torch.tensor([1.0, 2.0])], [torch.tensor([0.0, 0.0])]).item()
     2.5
     """
-    pairs = zip(params, reference, strict=True)
-    return _half_sum([(w - w_ref.detach()).square().sum() for w, w_ref in pairs])
+    w, w_ref = _in_a_row(params, reference)
+    return 0.5 * (w - w_ref.detach()).square().sum()
 
 
 def ewc(params: Iterable[Tensor], reference: Iterable[Tensor], fisher: Iterable[Tensor]) -> Tensor:
@@ -48,5 +50,5 @@ def ewc(params: Iterable[Tensor], reference: Iterable[Tensor], fisher: Iterable[
     >>> ewc([w], [old], [importance]).item()
     2.0
     """
-    triples = zip(params, reference, fisher, strict=True)
-    return _half_sum([(f.detach() * (w - w_ref.detach()).square()).sum() for w, w_ref, f in triples])
+    w, w_ref, f = _in_a_row(params, reference, fisher)
+    return 0.5 * (f.detach() * (w - w_ref.detach()).square()).sum()
