@@ -63,6 +63,17 @@ def test_a_round_starts_from_the_global_model(stage: Make, monkeypatch: pytest.M
     assert same(starts, [merged] * 3)
 
 
+def test_tested_may_be_what_clients_make_of_the_global_model(stage: Make) -> None:
+    tests = {tested: stage("fedavg", BATCHNORM, tested=tested, local_lr=0.05) for tested in ("global", "own")}
+    one, own = (s.play(2)[-1] for s in tests.values())
+    assert one["losses"] == own["losses"]  # what is tested changes nothing in what is learnt
+    assert one["accuracy"][0] == one["accuracy"][1] == one["accuracy"][2]
+    s = tests["own"]
+    assert not same(s.weights(), s.weights()[1:] + s.weights()[:1])
+    assert own["accuracy"] == [s.method.row(c, s.engine._tests) for c in s.clients]
+    assert s.engine.evaluate(dict(Payload(s.method.server).under("weights"))) == one["accuracy"]
+
+
 @pytest.mark.parametrize(
     ("method", "off"),
     [("fedprox", {"mu": 0.0}), ("moon", {"mu": 0.0}), ("fedproc", {"alpha": 0.0}), ("fedrs", {"alpha": 1.0})],

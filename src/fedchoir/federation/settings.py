@@ -62,6 +62,10 @@ class Settings(BaseModel):
     weighting: Literal["size", "uniform"] = Field(
         "size", description="weights of parameter averaging: by private images, or all alike"
     )
+    tested: Literal["global", "own"] = Field(
+        "global",
+        description="where a round ends with a global model: test it, or each client's own, as its local phase left it",
+    )
     evaluate_every: int = Field(1, ge=1, description="evaluate every n-th round; the last three always")
 
     # differential privacy of the local phase

@@ -38,7 +38,7 @@ class FedBYOL(SelfSupervised):
         return {name: t for name, t in self.server.items() if not name.startswith(BANK)}
 
     def global_weights(self) -> dict[str, Tensor] | None:
-        return Payload(self.server).under("weights") or None
+        return Payload(self.server).under("weights") or None if self.params.tested == "global" else None
 
     @says(weights=MODEL, calibration=PART, projector=PART, predictor=PART)
     def upload(self, client: Client) -> Payload:

@@ -96,7 +96,8 @@ class Method:
         return {}
 
     def global_weights(self) -> dict[str, Tensor] | None:
-        """The weights of the one model to evaluate, for methods that end a round with a global model."""
+        """The weights of the one model to evaluate, for methods that end a round with a global model. None where the
+        clients' own models are to be evaluated."""
         return None
 
     @cached_property
