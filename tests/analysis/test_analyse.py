@@ -31,6 +31,14 @@ def test_rebuilt_clients_are_those_of_the_run(play, tmp_path: Path) -> None:
     assert [client.name for client in run.clients] == [client["name"] for client in result.clients]
 
 
+@pytest.mark.parametrize(("method", "settings"), [("fedproc", {}), ("fedavg", {"tested": "own"})])
+def test_what_is_looked_at_is_what_was_tested(method, settings, play, tmp_path: Path) -> None:
+    play(method, models=("simple_cnn@4",), settings=settings)
+    run = load_run(tmp_path / "run", device="cpu")
+    again = [[accuracy(c.logits, test) for test in run.scenario.tests.values()] for c in map(in_eval, run.clients)]
+    assert again == run.accuracy
+
+
 def in_eval(client):
     client.model.eval()
     return client

@@ -70,7 +70,7 @@ def test_a_run_that_lies_on_disk_is_killed_and_resumed(name: str, small: Callabl
 
 def test_own_models_that_are_tested_outlive_a_kill(small: Callable[..., Experiment]) -> None:
     """FedAvg's clients begin a round with the global model, so theirs are let go: not if they are what is tested."""
-    settings = {"tested": "own", "fraction": 0.67, "local_epochs": 1}
+    settings = {"tested": "own", "local_epochs": 1}
     straight = small("fedavg", "straight", rounds=4, settings=settings)
     killed = small("fedavg", "killed", rounds=4, settings=settings, state_budget="0")
     run(straight)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -26,7 +26,7 @@ def reply(client: int, value: float, size: int = 3) -> Reply:
     return Reply(client, [Payload(x=torch.full((size,), value), scalars={"note": value})])
 
 
-def join(replies: list[Reply], clients: int, quorum: float = 0.5, **changes: Any) -> tuple[Any, Ledger]:
+def join(replies: Iterable[Reply], clients: int, quorum: float = 0.5, **changes: Any) -> tuple[Any, Ledger]:
     ledger = Ledger()
     names = [f"c{k}" for k in range(clients)]
     ask = Exchange(speak, **changes)
@@ -39,6 +39,17 @@ def test_mean_and_weighted_mean() -> None:
     assert got["x"].tolist() == [2.5] * 3
     assert got.scalars == {"note": 2.5}
     got, _ = join([reply(0, 1.0), reply(1, 4.0)], 2, combine=weighted_mean([3, 1]))
+    assert got["x"].tolist() == [1.75] * 3
+
+
+def test_a_site_that_joins_with_its_answer_has_its_weight() -> None:
+    sizes = [3, 0]
+
+    def replies() -> Iterator[Reply]:
+        sizes[1] = 1  # it has just told how many images it has
+        yield from (reply(0, 1.0), reply(1, 4.0))
+
+    got, _ = join(replies(), 2, combine=lambda: Mean(list(sizes)))
     assert got["x"].tolist() == [1.75] * 3
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
+from typing import Any
 
 import pytest
+from tests.stage import Stage
 
 from fedchoir import methods
 from fedchoir.data.options import DataOptions
+from fedchoir.errors import UsageError
 from fedchoir.federation.settings import Settings
 
 DATA = {field.name for field in fields(DataOptions)}
@@ -28,3 +32,24 @@ def test_profiles_set_only_options_that_exist(name: str) -> None:
         for profile, options in vars(base).get("profiles", {}).items():
             assert profile.partition(":")[0] in ("fixed", "paper", "official")
             assert set(options) <= set(cls.Params.model_fields), (base, profile)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "line"),
+    [
+        ("fedavg", {"tested": "own", "fraction": 0.5}, r"tested = 'own' .* fraction = 0.5: .* set fraction to 1"),
+        ("fedmd", {"tested": "own", "average": "after-local"}, r"tested = 'own' .* set average to before-local"),
+        ("fccl", {"own_logits": "previous", "fraction": 0.5}, r"own_logits = 'previous' .* with fraction = 0.5: "),
+        ("fccl", {"own_logits": "previous", "sync": "epoch"}, r"own_logits = 'previous' .* with sync = 'epoch': "),
+    ],
+)
+def test_options_that_exclude_each_other(
+    method: str, settings: dict[str, Any], line: str, stage: Callable[..., Stage]
+) -> None:
+    with pytest.raises(UsageError, match=rf"^{line}"):
+        stage(method, models=("simple_cnn@4",), **settings)
+
+
+def test_encoders_that_are_alike_are_not_averaged_without_their_heads(stage: Callable[..., Stage]) -> None:
+    for name in ("fedmd-ssl", "feddf-ssl"):
+        assert not stage(name, models=("simple_cnn@4",), dim=8, hidden=16).method.averages("before-local")

@@ -165,6 +165,33 @@ def test_fedema_keeps_tau_of_its_own_at_first(small: Small, monkeypatch: pytest.
     assert later != pytest.approx([0.7] * 3, abs=1e-3)
 
 
+@pytest.mark.parametrize("name", ["fedu", "fedema"])
+def test_who_has_not_trained_yet_takes_the_average_as_it_is(
+    name: str, small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of three clients one takes part in a round: the others come later, with weights that nobody has trained."""
+    taken: dict[int, list[bool]] = {}
+    cls = methods.get(name)
+    download = cls.download
+
+    def spy(self: Any, client: Client, heard: Any) -> None:
+        download(self, client, heard)
+        whole = same(client.model.state_dict(), heard.under("weights"))
+        taken.setdefault(client.index, []).append(
+            whole and same(client.parts["predictor"].state_dict(), heard.under("predictor"))
+        )
+
+    monkeypatch.setattr(cls, "download", spy)
+    experiment = small(name, rounds=8, settings={"fraction": 0.34, **({"threshold": 0.0} if name == "fedu" else {})})
+    run(experiment)
+    names = [client["name"] for client in json.loads((experiment.out / "result.json").read_text())["clients"]]
+    (first,) = events(experiment)[0]["clients"]
+    late = [whole for k, whole in taken.items() if names[k] != first]
+    assert late
+    assert all(whole[0] for whole in late)
+    assert not all(again for whole in late for again in whole[1:])  # whoever has trained keeps something
+
+
 def test_blend_and_divergence_by_hand() -> None:
     torch.manual_seed(0)
     one, two = build("mlp@3", 2, image_size=16), build("mlp@3", 2, image_size=16)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -143,3 +144,11 @@ def test_a_batch_smaller_than_dim_is_refused_in_one_line() -> None:
     with pytest.raises(UsageError, match="a has batches of 10 images"):
         alone("fedfoa", dim=12, count=10)
     alone("byol", dim=32)
+
+
+def test_a_site_that_may_join_later_is_checked_when_it_does() -> None:
+    method, client = alone("fedfoa")
+    absent = replace(method.task, clients=(replace(method.task.clients[0], train=0),))
+    again = type(method)(method.params.model_copy(update={"dim": 32}), absent)
+    with pytest.raises(UsageError, match=r"^dim = 32 is not possible with foa: a has batches of 16 images"):
+        again.practise(client)

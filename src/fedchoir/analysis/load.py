@@ -97,7 +97,7 @@ def load_run(folder: Path, *, data_root: Path | None = None, device: str = "auto
     except (RuntimeError, OSError) as error:
         first = str(error).splitlines()[0]
         raise UsageError(f"the checkpoint in {folder} does not fit its experiment.toml: {first}") from None
-    if method.begins_with_global and (weights := method.global_weights()):
+    if weights := method.global_weights():  # what was tested
         for client in clients:
             client.model.load_state_dict(weights)
     events = read_events(folder / "events.jsonl")

@@ -88,7 +88,7 @@ def combine(
 
     Raises `QuorumError` when fewer than ``quorum`` of the clients (a share) gave a usable answer.
     """
-    combiner = defence(ask.combine())
+    combiner: Combiner | None = None  # made when the first answer is there: a site may have joined with it
     declared = declared_by(ask.speak)
     heard = 0
     for reply in in_order(replies, clients):
@@ -97,9 +97,10 @@ def combine(
         if why:
             ledger.left_out.append({"client": names[reply.client], "exchange": ask.speak.__name__, "why": why})
             continue
+        combiner = combiner or defence(ask.combine())
         combiner.add(reply.client, reply.parts)
         heard += 1
-    if heard < max(1, quorum * len(clients)):
+    if combiner is None or heard < max(1, quorum * len(clients)):
         reasons = "; ".join(f"{out['client']}: {out['why']}" for out in ledger.left_out[-len(clients) :])
         raise QuorumError(
             f"only {heard} of {len(clients)} clients gave a usable answer to {ask.speak.__name__}, and quorum is "

@@ -101,8 +101,10 @@ def _always(combiner: Combiner) -> Callable[[], Combiner]:
 
 
 def _flat(parts: Parts) -> Tensor:
-    tensors = [t.flatten().double() for part in parts for _, t in sorted(part.items())]
-    return torch.cat([*tensors, torch.tensor([v for p in parts for _, v in sorted(p.scalars.items())]).double()])
+    """All numbers of an answer in one row, on the CPU: there are few answers, and scalars are there anyway."""
+    tensors = [t.flatten().double().cpu() for part in parts for _, t in sorted(part.items())]
+    scalars = [value for part in parts for _, value in sorted(part.scalars.items())]
+    return torch.cat([*tensors, torch.tensor(scalars, dtype=torch.float64)])
 
 
 def _together(column: Sequence[Payload], reduce: Callable[[Tensor], Tensor]) -> Payload:

@@ -57,14 +57,15 @@ class Settings(BaseModel):
     # federation
     fraction: float = Field(1.0, gt=0, le=1, description="share of the clients that take part in a round")
     average: Literal["auto", "before-local", "after-local", "never"] = Field(
-        "auto", description="parameter averaging when all models are alike; auto is before-local"
+        "auto",
+        description="parameter averaging when all models are alike; auto is before-local, without labels never",
     )
     weighting: Literal["size", "uniform"] = Field(
         "size", description="weights of parameter averaging: by private images, or all alike"
     )
     tested: Literal["global", "own"] = Field(
         "global",
-        description="where a round ends with a global model: test it, or each client's own, as its local phase left it",
+        description="FedAvg, FedBYOL and their kin: test the global model, or every client's own after its local phase",
     )
     evaluate_every: int = Field(1, ge=1, description="evaluate every n-th round; the last three always")
 

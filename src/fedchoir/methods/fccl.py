@@ -9,10 +9,12 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from fedchoir.errors import UsageError
 from fedchoir.federation.client import Client, Frozen, still_statistics
 from fedchoir.federation.payload import Payload
 from fedchoir.federation.phases import PublicBatch, Round, Script, Step
 from fedchoir.federation.settings import Settings
+from fedchoir.federation.task import Task
 from fedchoir.federation.training import Batch
 from fedchoir.losses import fccm, kd
 from fedchoir.methods.method import PublicMethod
@@ -31,7 +33,8 @@ class FCCLParams(Settings):
     teacher_batchnorm: Literal["eval", "train"] = Field("eval", description="BatchNorm mode of the teachers")
     own_logits: Literal["current", "previous"] = Field(
         "current",
-        description="own slot of the consensus: the current model's logits, or the previous round's",
+        description="own slot of the consensus: the current model's logits, or the previous round's (released code; "
+        "with fraction=1 and sync=batch)",
     )
 
 
@@ -51,6 +54,15 @@ class FCCL(PublicMethod):
         "official:digits": {"local_epochs": (40, 35, 3, 4)},
         "official:office-home": {"local_epochs": 10},
     }  # fmt: skip
+
+    def __init__(self, params: Settings, task: Task) -> None:
+        super().__init__(params, task)
+        if self.params.own_logits == "previous" and (params.fraction < 1 or params.sync == "epoch"):
+            given = f"fraction = {params.fraction:g}" if params.fraction < 1 else "sync = 'epoch'"
+            raise UsageError(
+                f"own_logits = 'previous' is not possible with {given}: a client takes its own answer out of the mean "
+                "of all; set fraction to 1 and sync to batch, or own_logits to current"
+            )
 
     def opening(self) -> Script:
         yield from super().opening()

@@ -18,10 +18,10 @@ class FedAvg(Method):
     heterogeneous = False
     begins_with_global = True
     profiles = {
-        # FCCL+'s Table 15: at home other numbers than away, so it is not one model that was tested
+        # FCCL+'s Table 15 has other numbers at home than away, so what was tested there cannot be one model
         "paper:digits": {"tested": "own"},
         "paper:office31": {"tested": "own"},
-        "official:digits": {"local_batch": 64, "tested": "own"},
+        "official:digits": {"local_batch": 64},
         "official:office-caltech": {"local_lr": 0.01},
         "official:office-home": {"local_lr": 0.01},
         # FedCT's paper, which compares them under label skew

@@ -33,6 +33,10 @@ class FedBYOL(SelfSupervised):
         self.server |= dict((yield Exchange(self.upload, combine=self.weighting)))
         yield from self.share_correlations()
 
+    def train(self, client: Client, epochs: int, phase: str) -> None:
+        super().train(client, epochs, phase)
+        client.memory["trained"] = torch.ones(())
+
     def shared(self) -> dict[str, Tensor]:
         """The averaged networks, without the memory bank."""
         return {name: t for name, t in self.server.items() if not name.startswith(BANK)}

@@ -16,7 +16,10 @@ class FedEMAParams(SelfSupervisedParams):
 
 class FedEMA(FedBYOL):
     """Online encoder and predictor become μ·own + (1 − μ)·average, μ = min(λ‖w_g − w‖, 1): the farther the client's
-    images have led it away, the more of its own it keeps. λ is set at first use, so that μ is τ there."""
+    images have led it away, the more of its own it keeps. λ is set at first use, so that μ is τ there.
+
+    A client that has not trained yet has nothing to keep: it takes the average as it is.
+    """
 
     name = "fedema"
     title = "self-supervised, average mixed in by divergence"
@@ -25,6 +28,8 @@ class FedEMA(FedBYOL):
     params: FedEMAParams
 
     def download(self, client: Client, heard: Payload) -> None:
+        if "trained" not in client.memory:
+            return super().download(client, heard)
         distance = divergence(client.model, heard.under("weights"))
         client.memory.setdefault("scale", self.params.tau / distance.clamp_min(1e-12))
         keep = (client.recall_tensor("scale") * distance).clamp(max=1)

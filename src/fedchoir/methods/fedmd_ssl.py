@@ -25,6 +25,10 @@ class FedMDFeatures(SelfSupervised, PublicMethod):
         yield from super().round(r)
         yield from self.share_correlations()
 
+    def averages(self, when: str) -> bool:
+        """Only if asked for: heads and targets, which are not averaged, would not fit averaged encoders."""
+        return self.params.average != "auto" and super().averages(when)
+
     @property
     def dims(self) -> dict[str, int]:
         return {"N": self.params.dim}

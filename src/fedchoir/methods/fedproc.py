@@ -6,7 +6,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedchoir.federation.aggregate import Combine, each, mean
+from fedchoir.federation.aggregate import Combiner, Each, mean
 from fedchoir.federation.client import Client
 from fedchoir.federation.payload import MODEL, Payload, says
 from fedchoir.federation.settings import Settings
@@ -36,9 +36,8 @@ class FedProc(FedAvg):
     params: FedProcParams
     profiles = {"paper:digits": {"alpha": 0.5}}  # FCCL+ Table 7; the method's own paper lets it fall
 
-    @property
-    def weighting(self) -> Combine:
-        return each(weights=super().weighting, prototypes=mean, owned=mean)
+    def weighting(self) -> Combiner:
+        return Each({"weights": super().weighting, "prototypes": mean, "owned": mean})
 
     @property
     def dims(self) -> dict[str, int]:

@@ -18,7 +18,10 @@ class FedUParams(SelfSupervisedParams):
 
 class FedU(FedBYOL):
     """The online encoder goes on from the average; the predictor only where the client's own encoder had not diverged
-    from it, for else the average would not fit the client's images. The target network stays the client's own."""
+    from it, for else the average would not fit the client's images. The target network stays the client's own.
+
+    A client that has not trained yet takes all of the average.
+    """
 
     name = "fedu"
     title = "self-supervised, predictor updated unless diverged"
@@ -27,6 +30,8 @@ class FedU(FedBYOL):
     params: FedUParams
 
     def download(self, client: Client, heard: Payload) -> None:
+        if "trained" not in client.memory:
+            return super().download(client, heard)
         near = divergence(client.model, heard.under("weights")) < self.params.threshold
         for name, module in online(client).items():
             if name == "predictor":

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedchoir.data.images import ImageSet
 from fedchoir.errors import UsageError
-from fedchoir.federation.aggregate import Combine, Combiner, mean, weighted_mean
+from fedchoir.federation.aggregate import Combiner, Mean, mean
 from fedchoir.federation.client import Client
 from fedchoir.federation.evaluate import accuracies
 from fedchoir.federation.payload import MODEL, Payload, says, state_payload
@@ -59,12 +59,24 @@ class Method:
         self.task = task
         self.server: dict[str, Tensor] = {}  # what the server keeps from round to round
         check_method(self.name, params)
+        if params.tested == "own":
+            self._check_own()
         if not self.heterogeneous and not task.homogeneous:
             raise UsageError(
                 f"{self.name} exchanges weights, so all clients need one architecture, but --models gives "
                 f"{', '.join(sorted({c.model for c in task.clients}))}; give a single name, or use a method for "
                 "different models such as fccl+"
             )
+
+    def _check_own(self) -> None:
+        """Whether every client has a model of its own at the end of every round."""
+        why = ""
+        if self.params.fraction < 1:
+            why = f"fraction = {self.params.fraction:g}: who sits out has no model of that round; set fraction to 1"
+        elif self.averages("after-local"):
+            why = "average = 'after-local': a round ends with the average; set average to before-local"
+        if why:
+            raise UsageError(f"tested = 'own' is not possible with {why}")
 
     @classmethod
     def profile(cls, name: str, scenario: str) -> dict[str, Any]:
@@ -168,11 +180,10 @@ class Method:
     def download(self, client: Client, heard: Payload) -> None:
         client.model.load_state_dict(heard.under("weights"))
 
-    @property
-    def weighting(self) -> Combine:
-        if self.params.weighting == "uniform":
-            return mean
-        return weighted_mean([card.train for card in self.task.clients])
+    def weighting(self) -> Combiner:
+        """How weights are averaged; called when answers come in, so that a site that has just joined counts."""
+        uniform = self.params.weighting == "uniform"
+        return Mean(None if uniform else [card.train for card in self.task.clients])
 
 
 Voice = Callable[[Client, PublicBatch], Payload]

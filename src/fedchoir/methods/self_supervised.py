@@ -78,6 +78,7 @@ class SelfSupervised(SharedCorrelations):
 
     def practise(self, client: Client) -> None:
         if self.params.foa:
+            self.check_images(self.task.clients[client.index].name, len(client.private))
             self.correlations(client).reset()
         self.train(client, self.params.epochs_of(client.index), "local")
         if self.params.knn:

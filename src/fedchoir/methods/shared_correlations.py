@@ -49,14 +49,19 @@ class SharedCorrelations(Method):
 
     def __init__(self, params: Settings, task: Task) -> None:
         super().__init__(params, task)
+        for card in task.clients:
+            if card.train:  # else it is a site that may join later
+                self.check_images(card.name, card.train)
+
+    def check_images(self, name: str, train: int) -> None:
+        """A correlation matrix needs at least as many images as it has rows."""
         p = self.params
-        for card in task.clients if p.foa else ():
-            if (rows := min(p.local_batch, card.train)) < p.dim:
-                larger = f", or local_batch to {p.dim} or more" if card.train >= p.dim else ""
-                raise UsageError(
-                    f"dim = {p.dim} is not possible with foa: {card.name} has batches of {rows} images, and a "
-                    f"correlation matrix needs at least dim; set dim to {rows} or less{larger}"
-                )
+        if p.foa and (rows := min(p.local_batch, train)) < p.dim:
+            larger = f", or local_batch to {p.dim} or more" if train >= p.dim else ""
+            raise UsageError(
+                f"dim = {p.dim} is not possible with foa: {name} has batches of {rows} images, and a "
+                f"correlation matrix needs at least dim; set dim to {rows} or less{larger}"
+            )
 
     def extra_modules(self, model: VisionModel) -> dict[str, nn.Module]:
         return {"correlations": Correlations(self.params.dim, self.params.foa_scale)} if self.params.foa else {}
@@ -80,7 +85,7 @@ class SharedCorrelations(Method):
         """After it: the client's own R̄ into the memory bank."""
         if self.params.foa:
             told = yield Exchange(self.tell, combine=gather, dims={"N": self.params.dim})
-            self.server |= {f"{BANK}{k}": payload["correlation"] for k, payload in told.items()}
+            self.server |= {f"{BANK}{k}": payload["correlation"].cpu() for k, payload in told.items()}
 
     def hear(self, client: Client, heard: Payload | None) -> None:
         if heard is None:
