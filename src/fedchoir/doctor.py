@@ -56,7 +56,7 @@ def versions() -> Iterator[Finding]:
         text = (
             f"{package} {known} ({purpose})" if known else f"not installed ({purpose}): pip install 'fedchoir[{extra}]'"
         )
-        yield Finding("versions", "good" if known else "absent", f"extra {extra}", f"{text} ({purpose})")
+        yield Finding("versions", "good" if known else "absent", f"extra {extra}", text)
 
 
 def installed(package: str) -> str:

@@ -139,7 +139,17 @@ def test_the_nearest_setting_is_told_where_it_is_not_the_same() -> None:
     assert found.notes[0] == "rounds 2 (40)"
     assert "models resnet10@8, resnet12@8" in found.notes[1]
     assert "local_epochs 1 (20)" in found.notes
-    assert match(a_run("fedmd")).notes == ()
+    assert match(a_run("fedmd", profile="paper")).notes == ()
+
+
+def test_what_a_profile_settles_is_told_by_option_or_by_the_profiles_name() -> None:
+    schedule = "lr_schedule linear (constant)"
+    assert match(a_run("fedmd")).notes == ("local_batch 128 (256)", schedule, "public_batch 256 (512)")
+    assert match(a_run("fccl+", profile="official")).notes == ("profile official (paper)",)
+    alike = a_run("fedavg", models=("resnet12",), settings={"local_batch": 256})
+    assert match(alike).notes == (schedule, "tested global (own)")
+    del alike.settings["tested"]  # a run from before there was that option
+    assert match(alike).notes == (schedule, "tested global (own)")
 
 
 def test_a_run_named_like_the_papers_row_may_have_other_options_and_says_so() -> None:
@@ -154,8 +164,10 @@ def test_a_run_named_like_the_papers_row_may_have_other_options_and_says_so() ->
 
 
 def test_batches_may_be_those_in_print_or_those_of_the_profile() -> None:
-    assert match(a_run("fccl+", settings={"local_batch": 256, "public_batch": 512})).notes == ()
-    assert match(a_run("fccl+", settings={"local_batch": 64})).notes == ("local_batch 64 (256)",)
+    assert match(a_run("fccl+", profile="paper", settings={"local_batch": 128})).notes == ("local_batch 128 (256)",)
+    assert match(a_run("fccl+", profile="official", settings={"local_batch": 256})).printed["inter"].value == 50.49
+    told = ("profile official (paper)", "local_batch 64 (256)")
+    assert match(a_run("fccl+", profile="official", settings={"local_batch": 64})).notes == told
 
 
 def test_other_data_is_shown_only_for_a_sweep_and_never_subtracted() -> None:

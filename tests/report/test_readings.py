@@ -145,7 +145,15 @@ QUOTED = [
     ("docs/choir.md", "digits-lite", "digits-lite comes to {{intra|LED alone}} and {{inter|LED alone}}: the exchange"),
     ("docs/choir.md", "digits-lite", "the exchange adds {{inter|LED|LED alone}} points between"),
     ("docs/choir.md", "digits-lite", "domains and costs {{intra|LED alone|LED}} at home"),
+    (
+        "docs/choir.md",
+        "digits",
+        "it is {{intra|solo, one small model|solo|0}} points better at home than the papers' models",
+    ),
+    ("docs/choir.md", "office-caltech", "{{intra|solo|solo, one small model|0}} points worse at home and"),
+    ("docs/choir.md", "office-caltech", "worse at home and {{inter|solo, one small model|solo|0}} better away"),
     ("docs/cross-training.md", "fedct", "every seed ({{intra|fedct beta=0.5|CAKB+MFA beta=0.5|seeds}} points)"),
+    ("README.md", "digits", "at home and {{inter|fccl+, as released|fccl+, as released (paper)}} points above it"),
     ("README.md", "digits", "both answer: {{intra|LED}} % at home and {{inter|LED}} % between domains on Digits"),
     ("README.md", "digits", "augmentation has {{intra|MOVED}} and {{inter|MOVED}}."),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -82,15 +83,32 @@ def options_table(name: str) -> Table:
     """Every option of a method, the method's own first, with default and meaning; other profiles' values below."""
     cls = methods.get(name)
     table = _table(f"options of {name} (--set key=value)", "option", "default", "meaning")
-    profiles = {profile: cls.profile(profile, "") for profile in ("paper", "official")}
+    settled = _settled(cls)
     own = set(cls.Params.__annotations__)
     for key in sorted(cls.Params.model_fields, key=lambda k: k not in own):
         field = cls.Params.model_fields[key]
-        others = "".join(f" · [cyan]{p}: {values[key]}[/]" for p, values in profiles.items() if key in values)
+        others = "".join(f" · [cyan]{value}[/]" for value in settled[key])
         table.add_row(
             f"{key}" if key in own else f"[not bold]{key}[/]", str(field.default), (field.description or "") + others
         )
     return table
+
+
+def _settled(cls: type[Method]) -> dict[str, list[str]]:
+    """What the profiles set each option to, everywhere or in some scenarios: ``official on digits: 64``."""
+    told: dict[str, list[str]] = defaultdict(list)
+    for profile in ("paper", "official"):
+        general = cls.profile(profile, "")
+        special: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for scenario in SCENARIOS:
+            for key, value in cls.profile(profile, scenario).items():
+                if key not in general or general[key] != value:
+                    special[key, str(value)].append(scenario)
+        for key, value in general.items():
+            told[key].append(f"{profile}: {value}")
+        for (key, value), names in special.items():
+            told[key].append(f"{profile} on {', '.join(names)}: {value}")
+    return told
 
 
 def data_table(root: Path | None) -> Table:

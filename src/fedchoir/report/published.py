@@ -154,6 +154,8 @@ def _differences(result: Result, table: str, job: Job, named: bool = False) -> t
     a run that is ``named`` like the paper's row, other options of the method's own.
 
     What a profile settles may be as in the run's profile or as in the table's (batches: 128 in `fixed`, 256 in print).
+    The words tell of it all the same: option by option, or of a profile that is neither the default nor the table's by
+    its name.
     """
     told = job.experiment
     if (result.method, result.scenario) != (told.method, told.scenario):
@@ -165,10 +167,12 @@ def _differences(result: Result, table: str, job: Job, named: bool = False) -> t
     wanted = tuple(plan.models[k % len(plan.models)] for k in range(len(models)))
     if (len(set(models)) == 1) != (len(set(wanted)) == 1):
         return None
-    here = result.settings
     there = plan.params.model_dump(mode="json")
     papers = _planned(table, job.name, told.profile).params.model_dump(mode="json")
-    differing = [k for k in there if k in here and here[k] not in (there[k], papers[k]) and k not in NEVER]
+    defaults = type(plan.params)().model_dump(mode="json")  # an option that is younger than the run
+    unused = {k for k in there if k.startswith("public_") and not result.public}
+    here = {k: result.settings.get(k, defaults[k]) for k in there if k not in NEVER | unused}
+    differing = [k for k in here if here[k] not in (there[k], papers[k])]
     own = set() if named else set(type(plan.params).model_fields) - set(Settings.model_fields)
     if any(k in ALWAYS or k in own for k in differing):
         return None
@@ -176,6 +180,10 @@ def _differences(result: Result, table: str, job: Job, named: bool = False) -> t
         return None
     facts = [] if result.rounds == plan.rounds else [f"rounds {result.rounds} ({plan.rounds})"]
     facts += [] if models == wanted else [f"models {', '.join(dict.fromkeys(models))} ({', '.join(plan.models)})"]
+    if result.profile in ("fixed", told.profile):
+        differing = [k for k in here if here[k] != papers[k]]
+    else:
+        facts.append(f"profile {result.profile} ({told.profile})")
     return (*facts, *(f"{k} {here[k]} ({papers[k]})" for k in differing))
 
 

@@ -16,7 +16,7 @@ how    ``seeds``: the least and the greatest of the seeds instead of their mean;
        ``signed``: with a plus where there is no minus; ``0`` or ``2``: so many decimals instead of one.
 
 ``less`` and ``how`` may be left out, and there may be several of ``how``.
-Several numbers are shown by the least and the greatest, as "1.2 to 3.4".
+Several numbers are shown by the least and the greatest, as "1.2 to 3.4", unless they are the same.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _number(wish: str, sections: Sections, section: str) -> str:
     elif "spread" in how:
         values = [max(values) - min(values)]
     shown = [_text(value, decimals, "signed" in how) for value in (min(values), max(values))]
-    return shown[0] if len(values) == 1 else f"{shown[0]} to {shown[1]}"
+    return shown[0] if shown[0] == shown[1] else f"{shown[0]} to {shown[1]}"
 
 
 def _text(value: float, decimals: int, signed: bool) -> str:
