@@ -126,7 +126,8 @@ MOVED = "fccl+, moved and painted"
 LED = "choir, with a lead"
 SMALL = "fedavg, one small model, moved and painted"
 ALONE = "solo, one small model, moved and painted"
-ALL = " | ".join(f"{{{{intra|{row}}}}} / {{{{inter|{row}}}}}" for row in ("choir", "ALONE", "SMALL", "LED"))
+TUNED = "fedavg, one small model, moved and painted, tuned at home"
+ALL = " | ".join(f"{{{{intra|{row}}}}} / {{{{inter|{row}}}}}" for row in ("choir", "ALONE", "SMALL", "TUNED", "LED"))
 QUOTED = [
     ("README.md", "digits", "is ahead of all of them by {{inter|choir|fccl+, as released|0}} points and more"),
     ("docs/choir.md", "digits", "Choir reaches {{intra|choir}} % at home and {{inter|choir}} % on the other"),
@@ -163,7 +164,7 @@ QUOTED = [
 def test_other_pages_say_what_the_results_say(page: str, section: str, sentence: str) -> None:
     text = " ".join((ROOT / page).read_text().split())
     sentence = sentence.replace("MOVED", MOVED).replace("SMALL", SMALL)
-    sentence = sentence.replace("ALONE", ALONE).replace("LED", LED)
+    sentence = sentence.replace("ALONE", ALONE).replace("TUNED", TUNED).replace("LED", LED)
     assert fill(sentence, Sections(RESULTS), section) in text
 
 
