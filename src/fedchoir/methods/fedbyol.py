@@ -34,8 +34,8 @@ class FedBYOL(SelfSupervised):
         yield from self.share_correlations()
 
     def train(self, client: Client, epochs: int, phase: str) -> None:
+        client.memory.setdefault("trained", torch.ones(()))
         super().train(client, epochs, phase)
-        client.memory["trained"] = torch.ones(())
 
     def shared(self) -> dict[str, Tensor]:
         """The averaged networks, without the memory bank."""
