@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.contract.test_contract import Stop, StopAfter
 
 from fedchoir import Experiment, methods, run
 from fedchoir.engines.replay import Passes, ReplayTrainer
@@ -113,3 +114,17 @@ def test_a_killed_run_goes_on(small: Callable[..., Experiment]) -> None:
     assert resumed.rounds == 3
     lines = [(e.out / "events.jsonl").read_text().splitlines() for e in (whole, parts)]  # type: ignore[operator]
     assert len(lines[0]) == len(lines[1])
+
+
+@pytest.mark.parametrize("rule", ["median", "trimmed_mean", "krum"])
+def test_robust_rules_take_answers_from_a_gpu(rule: str, small: Callable[..., Experiment]) -> None:
+    """Tensors are on the GPU, the numbers beside them are not."""
+    assert run(small("fccl+", device="cuda", rounds=1, settings={"robust": rule})).rounds == 1
+
+
+def test_correlations_of_before_and_after_a_resume_are_in_one_place(small: Callable[..., Experiment]) -> None:
+    """Only some take part in a round, so what others told before the kill comes from the checkpoint."""
+    experiment = small("fedfoa", device="cuda", rounds=4, settings={"fraction": 0.67, "t_warm": 1})
+    with pytest.raises(Stop):
+        run(experiment, observers=[StopAfter(1)])
+    assert run(experiment, resume=True).rounds == 4
