@@ -105,7 +105,7 @@ def test_what_makes_it_another_setting() -> None:
     dual = {"regulariser": "dual", "pretrain_epochs": 50}
     assert values_of(a_run("fccl+", settings={**dual, "omega": 1})) == {"inter": 37.44}
     assert values_of(a_run("fccl+", settings={"omega": 1})) == {}  # no paper has this one
-    assert values_of(a_run("fccl+", settings={"local_epochs": 10})) == {"inter": 34.05, "intra": 90.57}
+    assert values_of(a_run("fccl+", settings={"local_epochs": 10})) == {"inter": 34.05}  # intra is printed for 20 alone
     assert values_of(a_run("fccl+", settings={"regulariser": "ewc", "ewc_weight": 0.7})) == {"inter": 29.08}
     assert values_of(a_run("moon", models=("resnet12",), settings={"temperature": 5.0})) == {
         "inter": 66.16, "intra": 82.50,

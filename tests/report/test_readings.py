@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fedchoir.errors import UsageError
-from fedchoir.report.readings import Sections, fill
+from fedchoir.report.readings import SUMMARY, Sections, fill
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
@@ -108,15 +108,24 @@ def test_a_wish_that_cannot_be_met_is_named(wish: str, answer: str) -> None:
         said(wish)
 
 
+def test_the_summary_asks_for_rows_with_their_sections() -> None:
+    assert fill("{{inter|digits/choir|digits/fccl+}}", Sections(RESULTS)) == said("inter|choir|fccl+")
+    with pytest.raises(UsageError, match=r"^summary\.md: \{\{inter\|digits/chior\}\}: no rows are called 'chior'"):
+        fill("{{inter|digits/chior}}", Sections(RESULTS))
+    opening = fill((RESULTS / SUMMARY).read_text(), Sections(RESULTS))
+    assert opening in (ROOT / "docs" / "results.md").read_text()
+
+
 def test_no_number_in_a_reading_is_typed() -> None:
     """But for those of a record, which is named in the same sentence and has them."""
     typed = 0
-    for path in RESULTS.glob("*/about.toml"):
-        reading = re.sub(r"\{\{.+?\}\}", "", tomllib.loads(path.read_text())["reading"])
+    readings = {path.parent.name: tomllib.loads(path.read_text())["reading"] for path in RESULTS.glob("*/about.toml")}
+    for name, text in {**readings, SUMMARY: (RESULTS / SUMMARY).read_text()}.items():
+        reading = re.sub(r"\{\{.+?\}\}", "", text)
         for sentence in re.split(r"(?<=[.:;])\s", reading):
             record = re.search(r"`(benchmarks/records/[^`]+)`", sentence)
             for number in re.findall(r"\d+\.\d+", re.sub(r"`[^`]*`", "", sentence)):
-                assert record, f"{path.parent.name}: {number} in “{sentence}”"
+                assert record, f"{name}: {number} in “{sentence}”"
                 assert number in (ROOT / record[1]).read_text()
                 typed += 1
     assert typed == 2  # the rule above is not idle

@@ -103,7 +103,8 @@ def _after(columns: list[str], values: list[float], i: int) -> float | None:
 
 
 def match(result: Result, *, table: str | None = None, label: str | None = None) -> Match:
-    """What papers print for a run; the nearest setting where several tables have it, the first table on a tie.
+    """What papers print for a run; the nearest setting where several tables have it, the first table on a tie. A metric
+    that is printed only for other options than the nearest table's is left out: it belongs to another run.
 
     ``table`` and ``label`` are those of a sweep. Who calls a run what the paper calls its row holds it against that
     row, so its method may have other options than the paper's, which the notes tell. And where the run is on other
@@ -118,12 +119,14 @@ def match(result: Result, *, table: str | None = None, label: str | None = None)
         if known is None or len(differences) < known[0]:
             best[number.metric] = (len(differences), number, differences)
     if best:
-        notes = dict.fromkeys(note for _, _, differences in best.values() for note in differences)
-        return Match({metric: number for metric, (_, number, _) in best.items()}, tuple(notes))
+        options = {name: sum(not note.startswith("rounds ") for note in told) for name, (_, _, told) in best.items()}
+        found = {name: best[name] for name, count in options.items() if count == min(options.values())}
+        notes = dict.fromkeys(note for _, _, told in found.values() for note in told)
+        return Match({name: number for name, (_, number, _) in found.items()}, tuple(notes))
     numbers = _jobs_of(table) if table in tables() else []
     if all(n.scenario != result.scenario for n, _ in numbers):
-        found = [n for n, job in numbers if job.label == label]
-        return Match({n.metric: n for n in reversed(found)}, other_data=bool(found))
+        labelled = [n for n, job in numbers if job.label == label]
+        return Match({n.metric: n for n in reversed(labelled)}, other_data=bool(labelled))
     return Match()
 
 

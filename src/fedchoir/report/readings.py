@@ -33,6 +33,7 @@ from fedchoir.federation.result import Result, read_events
 from fedchoir.report.rows import Row, evaluated, extra, find_results, rows
 
 HOW = re.compile(r"seeds|sd|most|least|spread|signed|\d")
+SUMMARY = "summary.md"
 MINUS = "\u2212"
 LOSS = "loss:"
 
@@ -61,14 +62,15 @@ class Sections:
         return found[0]
 
 
-def fill(text: str, sections: Sections, section: str) -> str:
-    """A reading with its numbers in place."""
+def fill(text: str, sections: Sections, section: str = "") -> str:
+    """A reading with its numbers in place; outside of a section every row is asked for with its own."""
 
     def number(found: re.Match[str]) -> str:
         try:
             return _number(found[1], sections, section)
         except (UsageError, ValueError, KeyError) as error:
-            raise UsageError(f"{section}/about.toml: {{{{{found[1]}}}}}: {error}") from None
+            source = f"{section}/about.toml" if section else SUMMARY
+            raise UsageError(f"{source}: {{{{{found[1]}}}}}: {error}") from None
 
     return re.sub(r"\{\{(.+?)\}\}", number, text)
 

@@ -4,6 +4,7 @@
 
 Every folder of ``results/`` is a section: ``about.toml`` says what it is and how to run it again, ``runs/`` holds the
 ``result.json`` and ``experiment.toml`` of every run, and its rounds where they are drawn (see `fedchoir.report.keep`).
+``summary.md`` opens the page; its numbers are found in the runs like those of the readings.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 
 from fedchoir.errors import UsageError
 from fedchoir.federation.result import Result
-from fedchoir.report.readings import Sections, fill
+from fedchoir.report.readings import SUMMARY, Sections, fill
 from fedchoir.report.rows import evaluated, find_results, over_seeds, rows
 from fedchoir.report.tables import as_text
 
@@ -59,8 +60,9 @@ def read_about(folder: Path) -> About:
 def page(root: Path) -> str:
     """The whole page, sections in the order that they ask for."""
     folders = sorted((f for f in root.iterdir() if f.is_dir()), key=lambda f: (read_about(f).order, f.name))
-    known = Sections(root)
-    return "\n".join([INTRODUCTION, *(section(folder, known) for folder in folders)])
+    known, summary = Sections(root), root / SUMMARY
+    opening = [fill(summary.read_text(), known)] if summary.exists() else []
+    return "\n".join([INTRODUCTION, *opening, *(section(folder, known) for folder in folders)])
 
 
 def section(folder: Path, known: Sections) -> str:
@@ -104,7 +106,7 @@ def main(root: str, target: str) -> None:
     from fedchoir.report import figures
 
     Path(target).write_text(page(Path(root)))
-    for folder in Path(root).iterdir():
+    for folder in filter(Path.is_dir, Path(root).iterdir()):
         if labels := read_about(folder).picture:
             path = Path(target).parent / "assets" / f"results-{folder.name}.svg"
             figures.save(figures.curves, {"rows": course(find_results([folder / "runs"]), labels)}, path)
