@@ -154,6 +154,8 @@ def test_numbers_that_are_not_finite_leave_nobody_else_out(small: Callable[..., 
         ({"settings": {"robust": "median"}}, "fedmd: robust = 'median' compares single answers"),
         ({"settings": {"fraction": 0.5}}, "fedmd: fraction = 0.5"),
         ({"sites": 2}, "fedmd: 2 clients are too few"),
+        ({"settings": {"pooled": True}}, "pooled is not possible in a federation: its sites bring data of their own"),
+        ({"settings": {"private": [10]}}, "private is not possible in a federation"),
         ({"secure": "yes please"}, "secure = 'yes please'"),
     ],
 )

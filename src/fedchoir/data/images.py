@@ -64,10 +64,10 @@ def describe(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {'×'.join(map(str, tensor.shape)) or 'scalar'}"
 
 
-def concatenate(first: ImageSet, second: ImageSet) -> ImageSet:
-    """Both sets in one, with the first one's normalisation."""
-    images = torch.cat([first.images, second.images])
-    return replace(first, images=images, labels=torch.cat([first.labels, second.labels]))
+def concatenate(first: ImageSet, *others: ImageSet) -> ImageSet:
+    """All sets in one, with the first one's normalisation."""
+    sets = (first, *others)
+    return replace(first, images=torch.cat([s.images for s in sets]), labels=torch.cat([s.labels for s in sets]))
 
 
 def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:

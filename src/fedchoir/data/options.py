@@ -33,6 +33,7 @@ class DataOptions:
         partition_file: for ``partition="file"``: JSON with a list of lists of positions, or {client: positions}.
         label_noise: share of every client's training labels that are made wrong.
         noise_type: ``symmetric`` (any other class) or ``pair`` (the next class).
+        pooled: every client has the private images of all, as if they were in one place.
     """
 
     image_size: int = 32
@@ -46,6 +47,7 @@ class DataOptions:
     partition_file: Path | None = None
     label_noise: float = 0.0
     noise_type: NoiseType = "symmetric"
+    pooled: bool = False
 
     def __post_init__(self) -> None:
         if self.private is not None:
@@ -66,6 +68,8 @@ class DataOptions:
         for value in self.private or ():
             good = 0 < value <= 1 if isinstance(value, float) else value >= 1
             self._require("private", good, "counts of 1 or more, or fractions (written with a point) up to 1.0")
+        leaking = self.pooled and self.test_split == "whole-folder"
+        self._require("pooled", not leaking, "false where test_split is 'whole-folder', which tests on private images")
         file_given = self.partition_file is not None
         self._require("partition_file", file_given or self.partition != "file", "a path when partition is 'file'")
 

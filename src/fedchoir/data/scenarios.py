@@ -15,6 +15,7 @@ from fedchoir.data.domains import SPLIT_SEED, Domain, domain_from, load_domain
 from fedchoir.data.files import Progress, read_folder, read_npz
 from fedchoir.data.images import ImageSet, concatenate, image_hashes
 from fedchoir.data.options import DataOptions
+from fedchoir.data.pooled import pooled
 from fedchoir.data.splits import add_label_noise, apportion, held_out, stratified_sample, unseen
 from fedchoir.errors import UsageError
 from fedchoir.rng import generator
@@ -88,7 +89,8 @@ def load_scenario(
     notes += tuple(note for domain in domains for note in domain.notes)
     build = _label_skew if known.kind == "label-skew" else _domain_shift
     scenario = build(known, domains, classes, seed, options)
-    return _with_noise(replace(scenario, notes=notes + scenario.notes), seed, options)
+    scenario = _with_noise(replace(scenario, notes=notes + scenario.notes), seed, options)
+    return pooled(scenario) if options.pooled else scenario
 
 
 def _user_domains(folder: Path, size: int, progress: Progress | None) -> list[Domain]:

@@ -124,6 +124,9 @@ class Settings(BaseModel):
     classes_per_client: int = Field(2, ge=1, description="for partition=classes")
     label_noise: float = Field(0.0, ge=0, lt=1, description="share of private labels that are wrong")
     noise_type: Literal["symmetric", "pair"] = Field("symmetric", description="how labels are flipped")
+    pooled: bool = Field(
+        False, description="every client has the private images of all: with solo, what one place would reach"
+    )
 
     @field_validator("private", "local_epochs", mode="before")
     @classmethod

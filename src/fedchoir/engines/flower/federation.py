@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from fedchoir import methods
+from fedchoir.data.options import DataOptions
 from fedchoir.engines.flower.keys import NAME
 from fedchoir.errors import UsageError
 from fedchoir.experiment import Experiment, Plan, one_line
 from fedchoir.privacy.fit import Secure, check_secure
 
 OWN = "own"  # the column of results: each site is tested on its own data
+SIMULATED = {field.name for field in fields(DataOptions)} - {"image_size"}
+"""Settings that say how a scenario's images are dealt out."""
 
 
 class SiteEntry(BaseModel):
@@ -81,6 +85,8 @@ class FederationFile(BaseModel):
             params = method.Params(**{**method.profile(self.profile, "federation"), **self.settings})
         except ValidationError as error:
             raise UsageError(one_line(error, method.Params, f" of {self.method}")) from None
+        if foreign := sorted(SIMULATED & set(self.settings)):
+            raise UsageError(f"{foreign[0]} is not possible in a federation: its sites bring data of their own")
         if method.needs_public and self.public is None:
             raise UsageError(f"public is missing: {self.method} needs a public set that every site has")
         if self.secure:
