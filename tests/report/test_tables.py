@@ -86,6 +86,15 @@ def test_columns_that_would_be_empty_are_left_out() -> None:
     assert sheet.header == ("method", "seeds", "accuracy %", "bytes / round", "seconds")
 
 
+def test_what_no_row_has_as_in_the_paper_is_said_once() -> None:
+    told = [a_run(method, profile="paper", rounds=2) for method in ("fedmd", "feddf")]
+    told.append(a_run("fccl", profile="paper", rounds=2, settings={"local_epochs": 3}))
+    (sheet,) = sheets(rows(told))
+    opening = "not as in the paper (its own in brackets), "
+    said = [note.removeprefix(opening) for note in sheet.notes if note.startswith(opening)]
+    assert said == ["all rows: rounds 2 (40)", "fccl paper: local_epochs 3 (20)"]
+
+
 def test_a_note_says_in_what_a_run_is_not_the_papers() -> None:
     (sheet,) = sheets(rows([a_run("fedmd", rounds=2)]))
     assert any("rounds 2 (40)" in note for note in sheet.notes)

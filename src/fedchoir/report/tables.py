@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from rich.table import Table
 
 from fedchoir.report.costs import Cost, cost_of
+from fedchoir.report.published import Match
 from fedchoir.report.rows import Number, Row, alone, find_results, grouped, over_seeds, rows
 from fedchoir.report.sheets import NONE, Cell, Sheet, latex, markdown, readable_bytes, terminal
 
@@ -98,25 +99,31 @@ def _rounds_columns(members: Sequence[Row], target: float | None) -> list[tuple[
 
 def _notes(members: Sequence[Row]) -> tuple[str, ...]:
     """Where the papers' numbers come from, in what our runs are not theirs, and what is to be known of the data."""
-    found: dict[str, list[str]] = {}
-    for row in members:
-        match = row.published
-        where = ", ".join(dict.fromkeys(n.table for n in match.printed.values()))
-        if match.other_data:
-            scenarios = ", ".join(dict.fromkeys(n.scenario for n in match.printed.values()))
-            found.setdefault(f"paper: {where} on {scenarios}, other data than ours: for orientation only", [])
-        elif match:
-            found.setdefault(f"paper: {where}", [])
-            if match.notes:
-                found.setdefault(f"not as in the paper (its own in brackets): {'; '.join(match.notes)}", []).append(
-                    row.label
-                )
-        for number in match.printed.values():
-            if number.doubt:
-                found.setdefault(f"{number.table}, {number.label} {number.metric}: {number.doubt}", [])
+    matched = [(row.label, row.published) for row in members if row.published]
+    ours = [(label, match) for label, match in matched if not match.other_data]
+    lines = [f"paper: {where}"] if (where := _tables(match for _, match in ours)) else []
+    if elsewhere := [match for _, match in matched if match.other_data]:
+        scenarios = ", ".join(dict.fromkeys(n.scenario for match in elsewhere for n in match.printed.values()))
+        lines.append(f"paper: {_tables(elsewhere)} on {scenarios}, other data than ours: for orientation only")
+    lines += _differences([(label, match.notes) for label, match in ours])
+    doubted = [n for _, match in matched for n in match.printed.values() if n.doubt]
+    lines += dict.fromkeys(f"{n.table}, {n.label} {n.metric}: {n.doubt}" for n in doubted)
     said = dict.fromkeys(note for row in members for result in row.results for note in result.notes)
-    data = (f"data: {'; '.join(said)}",) if said else ()
-    return (*(f"{', '.join(labels)}: {note}" if labels else note for note, labels in found.items()), *data)
+    return (*lines, f"data: {'; '.join(said)}") if said else tuple(lines)
+
+
+def _tables(matches: Iterable[Match]) -> str:
+    return ", ".join(dict.fromkeys(n.table for match in matches for n in match.printed.values()))
+
+
+def _differences(told: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
+    """In what rows are not the paper's: once what holds for all of them, then by name what holds for some."""
+    shared = [note for note in (told[0][1] if told else ()) if all(note in notes for _, notes in told)]
+    found = {"; ".join(shared): ["all rows"]} if shared else {}
+    for label, notes in told:
+        if rest := [note for note in notes if note not in shared]:
+            found.setdefault("; ".join(rest), []).append(label)
+    return [f"not as in the paper (its own in brackets), {' · '.join(who)}: {note}" for note, who in found.items()]
 
 
 def ranks(members: Sequence[Row], metric: str) -> dict[int, int]:
