@@ -166,6 +166,13 @@ QUOTED = [
     ("README.md", "digits", "at home and {{inter|fccl+, as released|fccl+, as released (paper)}} points above it"),
     ("README.md", "digits", "both answer: {{intra|LED}} % at home and {{inter|LED}} % between domains on Digits"),
     ("README.md", "digits", "augmentation has {{intra|MOVED}} and {{inter|MOVED}}."),
+    ("README.md", "digits-lite", "have {{inter|solo}} % between domains alone, {{inter|fccl+}} with FCCL+"),
+    ("README.md", "digits-lite", "and would have {{inter|solo, one place}} in one place; with augmentation"),
+    (
+        "README.md",
+        "digits-lite",
+        "{{inter|solo, moved and painted, one place}} in one place, and Choir with a lead has {{inter|LED}}.",
+    ),
 ]
 
 
