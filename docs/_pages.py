@@ -49,6 +49,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
+def on_page_content(html: str, **_: Any) -> str:
+    """Cells that hold a number and nothing else, such as ``50.09 ± 1.53`` or ``78.1 MiB``, stay on one line."""
+    number = r"(?:<(?:strong|u)>)?[-+−±–\d.() ]+(?:[KMG]?i?B)?(?:</(?:strong|u)>)?"
+    return re.sub(rf"<td>(?={number}</td>)", '<td class="number">', html)
+
+
 def slug(name: str) -> str:
     return name.replace("+", "-plus")
 

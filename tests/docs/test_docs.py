@@ -51,6 +51,11 @@ def test_site_builds_without_warning(tmp_path: Path) -> None:
     page = (site / "methods" / "fccl-plus.html").read_text()
     assert "λ of eq. 2: weight of the off-diagonal entries" in page  # an option's description
     assert "Σ_{u≠v} (1 + M_uv)²" in page  # an equation
+    results = (site / "results.html").read_text()
+    marked = re.findall(r'<td class="number">(.*?)</td>', results)
+    assert any(re.fullmatch(r"\d\d\.\d\d ± \d\.\d\d", cell) for cell in marked)
+    assert any(re.fullmatch(r"<strong>\d\d\.\d\d ± \d\.\d\d</strong>", cell) for cell in marked)
+    assert not any(re.search(r"[a-z]{4}", re.sub(r"</?strong>", "", cell)) for cell in marked)  # no cell of words
     everything = [path.read_text() for path in site.rglob("*.html")]
     assert not any(re.search(r'(?:src|href)="https?://[^"]*\.(?:js|css|woff2?)', text) for text in everything)
 
