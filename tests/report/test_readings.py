@@ -135,6 +135,7 @@ MOVED = "fccl+, moved and painted"
 LED = "choir, with a lead"
 SMALL = "fedavg, one small model, moved and painted"
 ALONE = "solo, one small model, moved and painted"
+TOGETHER = "solo, moved and painted, one place"
 TUNED = "fedavg, one small model, moved and painted, tuned at home"
 ALL = " | ".join(f"{{{{intra|{row}}}}} / {{{{inter|{row}}}}}" for row in ("choir", "ALONE", "SMALL", "TUNED", "LED"))
 QUOTED = [
@@ -166,13 +167,12 @@ QUOTED = [
     ("README.md", "digits", "at home and {{inter|fccl+, as released|fccl+, as released (paper)}} points above it"),
     ("README.md", "digits", "both answer: {{intra|LED}} % at home and {{inter|LED}} % between domains on Digits"),
     ("README.md", "digits", "augmentation has {{intra|MOVED}} and {{inter|MOVED}}."),
+    ("docs/choir.md", "digits-lite", "would have {{intra|TOGETHER}} at home and {{inter|TOGETHER}} away"),
+    ("docs/choir.md", "digits-lite", "is {{intra|TOGETHER|LED|seeds}} and"),
+    ("docs/choir.md", "digits-lite", "and {{inter|TOGETHER|LED|seeds}} points below that"),
     ("README.md", "digits-lite", "have {{inter|solo}} % between domains alone, {{inter|fccl+}} with FCCL+"),
     ("README.md", "digits-lite", "and would have {{inter|solo, one place}} in one place; with augmentation"),
-    (
-        "README.md",
-        "digits-lite",
-        "{{inter|solo, moved and painted, one place}} in one place, and Choir with a lead has {{inter|LED}}.",
-    ),
+    ("README.md", "digits-lite", "{{inter|TOGETHER}} in one place, and Choir with a lead has {{inter|LED}}."),
 ]
 
 
@@ -181,6 +181,7 @@ def test_other_pages_say_what_the_results_say(page: str, section: str, sentence:
     text = " ".join((ROOT / page).read_text().split())
     sentence = sentence.replace("MOVED", MOVED).replace("SMALL", SMALL)
     sentence = sentence.replace("ALONE", ALONE).replace("TUNED", TUNED).replace("LED", LED)
+    sentence = sentence.replace("TOGETHER", TOGETHER)
     assert fill(sentence, Sections(RESULTS), section) in text
 
 
