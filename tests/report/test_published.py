@@ -148,6 +148,11 @@ def test_what_a_profile_settles_is_told_by_option_or_by_the_profiles_name() -> N
     assert match(a_run("fccl+", profile="official")).notes == ("profile official (paper)",)
     alike = a_run("fedavg", models=("resnet12",), settings={"local_batch": 256})
     assert match(alike).notes == (schedule, "tested global (own)")
+    office = {"private": (0.5,), "local_batch": 128, "local_epochs": 40, "public_augment": "none"}
+    assert match(a_run("fedavg", "office-caltech", ("resnet18",), settings=office)).notes == (
+        schedule,
+        "tested global (own)",
+    )
     del alike.settings["tested"]  # a run from before there was that option
     assert match(alike).notes == (schedule, "tested global (own)")
 
