@@ -13,7 +13,7 @@ import pytest
 from fedchoir import experiment as experiments
 from fedchoir.errors import UsageError
 from fedchoir.federation.result import load_result, read_events
-from fedchoir.report.results_page import course, page
+from fedchoir.report.results_page import course, page, spent
 from fedchoir.report.rows import extra, find_results
 from fedchoir.sweep import jobs_of, read_sweep
 
@@ -56,10 +56,11 @@ def test_every_run_has_its_experiment_beside_it() -> None:
 
 @pytest.mark.parametrize("file", sorted(RESULTS.glob("*/sweep.toml")), ids=lambda file: file.parent.name)
 def test_the_sweep_file_says_what_was_run(file: Path) -> None:
-    """So that the command below a table makes its rows again: same names, and nothing of a run is set otherwise."""
+    """So that the command below a table makes its rows again, those and no others: every run of the file is kept, with
+    all its seeds, under the same name, and nothing of it is set otherwise."""
     jobs = {job.name: job for job in jobs_of(read_sweep(file), Path("runs"))}
     kept = find_results([file.parent / "runs"])
-    assert kept
+    assert {Path(extra(result, "folder")).name for result in kept} == set(jobs)
     for result in kept:
         job = jobs[Path(extra(result, "folder")).name]
         plan = experiments.plan(job.experiment)
@@ -78,6 +79,25 @@ def test_the_sweep_file_says_what_was_run(file: Path) -> None:
         assert found == (job.label, told.method, told.profile, plan.public, plan.rounds, told.seed, wanted)
         settings = plan.params.model_dump(mode="json")
         assert {k: v for k, v in result.settings.items() if k in settings and v != settings[k]} == {}
+
+
+@pytest.mark.parametrize("file", sorted(RESULTS.glob("*/open.toml")), ids=lambda file: file.parent.name)
+def test_an_open_question_can_be_run_and_has_not_been(file: Path) -> None:
+    """With the same base as the rows that were, and the page names it."""
+    asked, run = read_sweep(file), read_sweep(file.with_name("sweep.toml"))
+    assert (asked.base, asked.seeds) == (run.base, run.seeds)
+    names = {job.name for job in jobs_of(asked, Path("runs"))}
+    assert not names & {job.name for job in jobs_of(run, Path("runs"))}
+    shown = page(RESULTS)
+    assert all(variant["label"] in shown for variant in asked.variant)
+
+
+def test_run_time_is_told_device_by_device() -> None:
+    results = find_results([RESULTS / "digits" / "runs"])
+    own = [result for result in results if result.device == "NVIDIA H200"]
+    minutes = sum(result.seconds["total"] for result in own) / 60
+    assert 0 < len(own) < len(results)
+    assert f"{len(own)} on NVIDIA H200 ({minutes:.0f} minutes), " in spent(results)
 
 
 def test_a_changed_result_changes_the_page(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@
 
 Every folder of ``results/`` is a section: ``about.toml`` says what it is and how to run it again, ``runs/`` holds the
 ``result.json`` and ``experiment.toml`` of every run, and its rounds where they are drawn (see `fedchoir.report.keep`).
+``sweep.toml`` has the rows that were run, ``open.toml``, where there is one, those that would answer what is left open.
 ``summary.md`` opens the page; its numbers are found in the runs like those of the readings.
 """
 
@@ -21,6 +22,7 @@ from fedchoir.federation.result import Result
 from fedchoir.report.readings import SUMMARY, Sections, fill
 from fedchoir.report.rows import evaluated, find_results, over_seeds, rows
 from fedchoir.report.tables import as_text
+from fedchoir.sweep import read_sweep
 
 INTRODUCTION = """# Results
 
@@ -73,6 +75,7 @@ def section(folder: Path, known: Sections) -> str:
     parts += ["Our data: " + " ".join(about.data)] if about.data else []
     parts += [f"Options were chosen so: {about.chosen}"] if about.chosen else []
     parts += [spent(results), f"```bash\n{about.command}\n```", f"Files: `results/{folder.name}/`."]
+    parts += [still_open(file)] if (file := folder / "open.toml").exists() else []
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
@@ -93,13 +96,21 @@ def course(results: list[Result], labels: list[str]) -> list[dict[str, Any]]:
 
 
 def spent(results: list[Result]) -> str:
-    """What the runs took, each by its own clock.
+    """What the runs took on each device, each by its own clock.
 
     Runs that share a device are counted whole, so this is more than the device was busy.
     """
-    devices = " and ".join(dict.fromkeys(result.device for result in results))
-    minutes = sum(result.seconds["total"] for result in results) / 60
-    return f"{len(results)} runs, {minutes:.0f} minutes of run time in all on {devices} (several at once)."
+    seconds: dict[str, list[float]] = {}
+    for result in results:
+        seconds.setdefault(result.device, []).append(result.seconds["total"])
+    told = [f"{len(each)} on {device} ({sum(each) / 60:.0f} minutes)" for device, each in seconds.items()]
+    return f"{len(results)} runs: {', '.join(told)}; each by its own clock, several at once."
+
+
+def still_open(file: Path) -> str:
+    """The rows of ``open.toml``: questions that a reading leaves, for who has the machine and the time."""
+    labels = [variant["label"] for variant in read_sweep(file).variant]
+    return f"Not run yet, in `results/{file.parent.name}/{file.name}`: {'; '.join(labels)}."
 
 
 def main(root: str, target: str) -> None:
