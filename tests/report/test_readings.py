@@ -50,6 +50,7 @@ def test_one_client_and_one_cell() -> None:
     table = [[mean(run["accuracy"][i][j] for run in results("choir")) for j in range(4)] for i in range(4)]
     assert said("usps|choir") == f"{table[1][1]:.1f}"
     assert said("mnist>svhn|choir") == f"{table[0][2]:.1f}"
+    assert said("svhn>*|choir") == f"{mean(table[2][j] for j in (0, 1, 3)):.1f}"
 
 
 def test_rounds_bests_and_falls() -> None:
@@ -73,6 +74,9 @@ def test_losses_are_never_understated() -> None:
 def test_what_the_paper_prints() -> None:
     assert said("inter|fccl+ (paper)") == "50.5"
     assert said("svhn|fccl+ (paper)") == "87.1"
+    columns = [float(said(f"{name}>*|fccl+ (paper)|2")) for name in ("mnist", "usps", "svhn", "syn")]
+    assert mean(columns) == pytest.approx(50.49, abs=0.01)
+    assert len(set(columns)) == 4
     assert said("intra|fccl+ (paper)|fccl+") == f"{90.57 - mean(run['intra_avg'] for run in results('fccl+')):.1f}"
 
 
@@ -99,6 +103,7 @@ def _with_model(name: str) -> list[dict[str, Any]]:
         ("inter|choir|solo|fccl", "two rows to take off"),
         ("inter@4|choir", "no accuracy of round 4"),
         ("inter|choir (paper)", "no paper prints inter of choir"),
+        ("mnist>svhn|fccl+ (paper)", "papers print no mnist>svhn"),
         ("loss:mnist|choir", "say of which round"),
         ("mnist", "wanted: what"),
     ],

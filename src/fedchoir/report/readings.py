@@ -3,10 +3,10 @@
     {{what|rows|less|how}}
 
 what   ``intra`` or ``inter``, the average over clients; a client's name, its accuracy at home; ``mnist>svhn``, what the
-       client mnist has on the test images of svhn. Of the last three evaluated rounds as everywhere, or ``@20``: of
-       round 20; ``@best``: of the best evaluated round of each run; ``@fall``: from that to the last three.
-       ``loss:mnist@20`` is the client's private loss in round 20, ``@20+`` the greatest from there on, ``@least`` the
-       least of all rounds.
+       client mnist has on the test images of svhn; ``mnist>*``, its mean on those of all others. Of the last three
+       evaluated rounds as everywhere, or ``@20``: of round 20; ``@best``: of the best evaluated round of each run;
+       ``@fall``: from that to the last three. ``loss:mnist@20`` is the client's private loss in round 20, ``@20+`` the
+       greatest from there on, ``@least`` the least of all rounds.
 rows   the label of a row, of several with a semicolon between, or ``*`` for all; ``solo [resnet18]`` where there are
        several of that name: the one in whose table's heading it stands. ``fccl+ (paper)`` is what the paper prints;
        ``digits-lite/solo`` is a row of another section.
@@ -127,13 +127,16 @@ def _values(what: str, name: str, sections: Sections, section: str) -> Of | floa
 
 
 def _printed(what: str, row: Row) -> float:
-    """A client's number at home is that of its place among the columns."""
-    metric = what if what in ("intra", "inter") else "intra"
+    """A client's number, at home or on all others, is that of its place among the columns."""
+    client, _, test = what.partition(">")
+    if test not in ("", "*"):
+        raise UsageError(f"papers print no {what}")
+    metric = what if what in ("intra", "inter") else "inter" if test else "intra"
     if (number := row.published.printed.get(metric)) is None:
         raise UsageError(f"no paper prints {metric} of {row.label}")
     if what == metric:
         return number.value
-    return number.clients[[client["name"] for client in row.results[0].clients].index(what)]
+    return number.clients[[told["name"] for told in row.results[0].clients].index(client)]
 
 
 def _at(result: Result, metric: str, when: str) -> float:
@@ -172,4 +175,6 @@ def _read(result: Result, metric: str, scores: Mapping[str, Any]) -> float:
     if client not in names:
         raise UsageError(f"there is no client {client!r}; there are {', '.join(names)}")
     row, home = scores["accuracy"][names.index(client)], test or client
+    if test == "*":
+        return mean(value for name, value in zip(result.tests, row, strict=True) if name != client)
     return float(row[result.tests.index(home)] if home in result.tests else mean(row))
