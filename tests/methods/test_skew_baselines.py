@@ -115,7 +115,7 @@ def test_the_normaliser_counts_how_often_gradients_work(steps: int, momentum: fl
 def test_the_steps_of_an_epoch_are_counted_as_they_are_taken(size: int) -> None:
     client = a_client(a_method(FedNova))
     client.private = ImageSet(client.private.images[:1].repeat(size, 1, 1, 1), torch.zeros(size, dtype=torch.int64))
-    taken = sum(1 for _ in client._private_batches(range(1), {}))
+    taken = sum(1 for _ in client.private_view.batches(range(1), {}))
     assert client.steps_per_epoch() == taken
 
 

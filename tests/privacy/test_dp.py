@@ -96,7 +96,7 @@ def test_no_image_moves_the_model_by_more_than_the_clip(model: str, small: Calla
     method, client = one_client(small, model, **PLAIN_SGD, dp_noise=1e-9, dp_clip=0.01)
     before = weights(client)
     method.practise(client)
-    drawn = sum(len(batch) for batch in client._private_batches(range(1), {}))
+    drawn = sum(len(batch) for batch in client.private_view.batches(range(1), {}))
     assert 0 < float((weights(client) - before).norm()) <= 0.01 * drawn / 24 * 1.001
 
 
@@ -104,7 +104,7 @@ def test_no_image_moves_the_model_by_more_than_the_clip(model: str, small: Calla
 def test_gradients_of_single_images_add_up_to_the_plain_one(model: str, small: Callable[..., Experiment]) -> None:
     """With no noise to speak of and a clip that nothing reaches, a private step is a plain one on the images drawn."""
     method, client = one_client(small, model, **PLAIN_SGD, dp_noise=1e-12, dp_clip=1e6)
-    batch = next(iter(client._private_batches(range(1), {})))
+    batch = next(iter(client.private_view.batches(range(1), {})))
     optimizer = client._optimizer("local", "sgd", 1.0, 0.0)
     before = weights(client)
     client.trainer.train(client, optimizer, method.supervised_loss, [batch])

@@ -140,9 +140,9 @@ def test_a_few_epochs_lower_the_loss(objective: str) -> None:
 
 def test_two_views_are_two_draws_and_the_first_is_the_one_of_a_single_view() -> None:
     _, client = alone()
-    single = list(client._private_batches(range(1), {}))
-    double = list(client._private_batches(range(1), {}, views=2))
-    again = list(client._private_batches(range(1), {}, views=2))
+    single = list(client.private_view.batches(range(1), {}))
+    double = list(client.private_view.batches(range(1), {}, views=2))
+    again = list(client.private_view.batches(range(1), {}, views=2))
     for one, two, same in zip(single, double, again, strict=True):
         assert torch.equal(one.images, two.images)
         assert not torch.equal(two.images, two["view2"])

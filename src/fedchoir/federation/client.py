@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fedchoir.data.augment import augment
-from fedchoir.data.images import ImageSet, normalise
-from fedchoir.data.style import Restyle, restyled
+from fedchoir.data.images import ImageSet
+from fedchoir.data.style import Restyle
 from fedchoir.federation.evaluate import batch_for
 from fedchoir.federation.frozen import Echo, Frozen, Output, deepcopy_structure, hold_statistics, still_statistics
 from fedchoir.federation.phases import PublicBatch
+from fedchoir.federation.private import PrivateView, Source
 from fedchoir.federation.public import PublicView
 from fedchoir.federation.remember import Memory, State
 from fedchoir.federation.settings import Settings
@@ -25,11 +25,6 @@ from fedchoir.models import VisionModel
 from fedchoir.rng import generator
 
 __all__ = ["Client", "Frozen", "State", "deepcopy_structure", "still_statistics"]
-
-READY_BYTES = 256e6  # private images as floats, kept for the length of a fit
-
-Source = Tensor | Callable[[Tensor], Tensor]
-"""Targets of private images: a row for each; or, where they depend on the batch or its augmentation, who to ask."""
 
 
 class Client:
@@ -179,7 +174,7 @@ class Client:
             optimizer.register_step_post_hook(lambda *_: after_step(self))
         sources = {name: self._source(target) for name, target in targets.items()}
         self._wake()
-        batches = self._private_batches(range(first, first + epochs), sources, views, restyle)
+        batches = self.private_view.batches(range(first, first + epochs), sources, views, restyle)
         self.record(phase, self.trainer.train(self, optimizer, loss, batches))
 
     def _wake(self) -> None:
@@ -217,51 +212,18 @@ class Client:
 
     # -- private data --------------------------------------------------------------------------------------------
 
-    def _private_batches(
-        self, epochs: range, sources: Mapping[str, Source], views: int = 1, restyle: Restyle | None = None
-    ) -> Iterator[Batch]:
-        n, size = len(self.private), self.settings.local_batch
-        ready = self._ready_images()
-        for epoch in epochs:
-            order = torch.randperm(n, generator=self._draw("private order", epoch)).to(self.device)
-            for number, start in enumerate(range(0, n, size)):
-                index = order[start : start + size]
-                if self.settings.dp_noise:  # every image with the same chance, whatever the others
-                    chances = torch.rand(n, generator=self.secret_draw("sample", epoch, number))
-                    index = (chances < size / n).nonzero().flatten().to(self.device)
-                elif len(index) < 2 and n > 1:
-                    continue  # BatchNorm cannot normalise a single image
-                images = self._private_images(index, epoch, number) if ready is None else ready[index]
-                targets = {k: v[index] if isinstance(v, Tensor) else v(images) for k, v in sources.items()}
-                targets |= {f"view{v}": self._private_images(index, epoch, number, v) for v in range(2, views + 1)}
-                if restyle is not None:
-                    draw = self._draw("restyle", epoch, number)
-                    images = restyled(images, restyle, draw, self.private.mean, self.private.std)
-                yield Batch(images, self.private.labels[index], targets)
+    @property
+    def private_view(self) -> PrivateView:
+        """The private images in batches, as of this round and phase."""
+        return PrivateView(self.private, self.settings, self._draw, self.secret_draw)
 
     def lessons(self, epochs: int) -> Iterator[Batch]:
         """The batches of so many epochs over the private data, as `fit` takes them."""
-        return self._private_batches(range(epochs), {})
+        return self.private_view.batches(range(epochs), {})
 
     def steps_per_epoch(self) -> int:
-        """Optimiser steps that one epoch over the private data takes: a last batch of one image is left out."""
-        n, size = len(self.private), self.settings.local_batch
-        return n // size + (n % size >= 2 or n == 1)
-
-    def _ready_images(self) -> Tensor | None:
-        """All private images normalised at once, where they are not augmented and small enough to be held twice."""
-        if self.settings.private_augment != "none" or self.private.images.numel() * 4 > READY_BYTES:
-            return None
-        return normalise(self.private.images, self.private.mean, self.private.std).contiguous(
-            memory_format=torch.channels_last
-        )
-
-    def _private_images(self, index: Tensor, epoch: int, number: int, view: int = 1) -> Tensor:
-        images = self.private.images[index]
-        if self.settings.private_augment != "none":
-            place = (epoch, number) if view == 1 else (epoch, number, view)
-            images = augment(images, self.settings.private_augment, self._draw("private view", *place))
-        return normalise(images, self.private.mean, self.private.std).contiguous(memory_format=torch.channels_last)
+        """Optimiser steps that one epoch over the private data takes."""
+        return self.private_view.steps_per_epoch()
 
     def secret_draw(self, *labels: int | str) -> torch.Generator:
         """Draws that differential privacy needs nobody else to know. (In a simulation everyone could.)"""
@@ -307,13 +269,7 @@ class Client:
 
     def private_chunks(self, size: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """The private images as they are, in order, with their labels."""
-        size = size or batch_for(self.device)
-        for start in range(0, len(self.private), size):
-            images = normalise(self.private.images[start : start + size], self.private.mean, self.private.std)
-            yield (
-                images.contiguous(memory_format=torch.channels_last),
-                self.private.labels[start : start + size],
-            )
+        return self.private_view.chunks(size or batch_for(self.device))
 
     def survey(self, output: Output = "logits") -> Tensor:
         """What the current model says about each private image, in eval mode, without augmentation."""
