@@ -110,19 +110,19 @@ def match(result: Result, *, table: str | None = None, label: str | None = None)
     row, so its method may have other options than the paper's, which the notes tell. And where the run is on other
     data than the table's, as after ``reproduce --scenario``, they say which of its numbers to show for orientation.
     """
-    best: dict[str, tuple[int, Printed, tuple[str, ...]]] = {}
+    best: dict[str, tuple[Printed, Mapping[str, str]]] = {}
     for number, job in _jobs():
         differences = _differences(result, number.table, job, named=label == number.label)
         if differences is None:
             continue
         known = best.get(number.metric)
-        if known is None or len(differences) < known[0]:
-            best[number.metric] = (len(differences), number, differences)
+        if known is None or len(differences) < len(known[1]):
+            best[number.metric] = (number, differences)
     if best:
-        options = {name: sum(not note.startswith("rounds ") for note in told) for name, (_, _, told) in best.items()}
-        found = {name: best[name] for name, count in options.items() if count == min(options.values())}
-        notes = dict.fromkeys(note for _, _, told in found.values() for note in told)
-        return Match({name: number for name, (_, number, _) in found.items()}, tuple(notes))
+        options = {metric: len(told.keys() - {"rounds"}) for metric, (_, told) in best.items()}
+        found = {metric: best[metric] for metric, count in options.items() if count == min(options.values())}
+        notes = dict.fromkeys(note for _, told in found.values() for note in told.values())
+        return Match({metric: number for metric, (number, _) in found.items()}, tuple(notes))
     numbers = _jobs_of(table) if table in tables() else []
     if all(n.scenario != result.scenario for n, _ in numbers):
         labelled = [n for n, job in numbers if job.label == label]
@@ -152,9 +152,9 @@ def _job(number: Printed) -> Job | None:
     return None
 
 
-def _differences(result: Result, table: str, job: Job, named: bool = False) -> tuple[str, ...] | None:
-    """In what a run is not the paper's, in words; None where it is another setting altogether: other data, or, but for
-    a run that is ``named`` like the paper's row, other options of the method's own.
+def _differences(result: Result, table: str, job: Job, named: bool = False) -> dict[str, str] | None:
+    """In what a run is not the paper's, each by its name with its words; None where it is another setting altogether:
+    other data, or, but for a run that is ``named`` like the paper's row, other options of the method's own.
 
     What a profile settles may be as in the run's profile or as in the table's (batches: 128 in `fixed`, 256 in print).
     The words tell of it all the same: option by option, or of a profile that is neither the default nor the table's by
@@ -181,13 +181,17 @@ def _differences(result: Result, table: str, job: Job, named: bool = False) -> t
         return None
     if len(models) != (there["clients"] or len(SCENARIOS[told.scenario].domains)):
         return None
-    facts = [] if result.rounds == plan.rounds else [f"rounds {result.rounds} ({plan.rounds})"]
-    facts += [] if models == wanted else [f"models {', '.join(dict.fromkeys(models))} ({', '.join(plan.models)})"]
+    facts: dict[str, tuple[object, object]] = {}
+    if result.rounds != plan.rounds:
+        facts["rounds"] = result.rounds, plan.rounds
+    if models != wanted:
+        facts["models"] = ", ".join(dict.fromkeys(models)), ", ".join(plan.models)
     if result.profile in ("fixed", told.profile):
         differing = [k for k in here if here[k] != papers[k]]
     else:
-        facts.append(f"profile {result.profile} ({told.profile})")
-    return (*facts, *(f"{k} {here[k]} ({papers[k]})" for k in differing))
+        facts["profile"] = result.profile, told.profile
+    facts |= {k: (here[k], papers[k]) for k in differing}
+    return {name: f"{name} {ours} ({theirs})" for name, (ours, theirs) in facts.items()}
 
 
 @cache
