@@ -288,6 +288,16 @@ def test_dry_run_lists_and_writes_nothing(
     assert "fedfoa/table3" in fedchoir(capsys, "reproduce", "--list")[1]
 
 
+def test_sweep_files_of_two_sections_do_not_share_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    """Both have a run that is called digits-solo-seed0, and they are not the same run."""
+    results = Path(__file__).parents[1] / "results"
+    for section in ("digits", "homogeneous"):
+        code, out, _ = fedchoir(capsys, "sweep", str(results / section / "sweep.toml"), "--only", "solo", "--dry-run")
+        assert code == 0
+        assert f"runs/{section}/" in out.replace("\n", "")
+        assert "digits-solo-seed0" in out
+
+
 def test_a_table_on_other_data_from_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], shapes: Path, public_shapes: Path
 ) -> None:

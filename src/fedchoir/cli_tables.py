@@ -91,7 +91,7 @@ def sweep(
 ) -> None:
     """Run every combination in a sweep file. Finished runs are skipped, interrupted ones go on, failed ones do not stop
     the others; say it again after a crash."""
-    from fedchoir.sweep import jobs_of, read_sweep
+    from fedchoir.sweep import jobs_of, name_of, read_sweep
 
     given: dict[str, Any] = {
         "rounds": rounds, "public": public, "models": models, "profile": profile, "precision": precision,
@@ -99,9 +99,9 @@ def sweep(
     given |= {"compile": compile_ or None, "data_root": data_root, "device": device}
     overrides = overrides_of(scenario, seeds, given, set_)
     read = read_sweep(file)
-    folder = out or Path("runs") / (file.stem + overrides.tag)
+    folder = out or Path("runs") / (name_of(file) + overrides.tag)
     planned = jobs_of(read, folder, overrides, only or ())
-    play(planned, folder, jobs, style, title=read.title or file.stem, table=None, dry_run=dry_run)
+    play(planned, folder, jobs, style, title=read.title or name_of(file), table=None, dry_run=dry_run)
 
 
 def reproduce(

@@ -103,6 +103,16 @@ def home_of(path: Path) -> Path:
     return path if like is None else path.with_name(f"{like}.toml")
 
 
+def name_of(path: Path) -> str:
+    """What the folder of a sweep's runs is called: the file's name, or that of its folder where the file is the only
+    one of its kind there, as under ``results/``. Rows of ``open.toml`` go where those of ``sweep.toml`` are.
+
+    >>> [name_of(Path(path)) for path in ("weights.toml", "results/digits/sweep.toml", "results/digits/open.toml")]
+    ['weights', 'digits', 'digits']
+    """
+    return path.resolve().parent.name if path.stem in ("sweep", "open") else path.stem
+
+
 def jobs_of(file: SweepFile, out: Path, overrides: Overrides | None = None, only: Sequence[str] = ()) -> list[Job]:
     """Every run of a sweep, checked: nothing starts if one of them is not possible."""
     overrides = overrides or Overrides()
