@@ -13,7 +13,7 @@ class BuildWithExperiments(build_py):
         if self.editable_mode:  # an editable install finds them in the checkout
             return
         for source in sorted(Path("experiments").rglob("*.toml")):
-            target = Path(self.build_lib, "fedchoir", source)
+            target = Path(self.build_lib, "fedchoir", "experiments", "tables", *source.parts[1:])
             self.mkpath(str(target.parent))
             self.copy_file(str(source), str(target))
 

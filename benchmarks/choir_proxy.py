@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedchoir import Experiment, Result, run
-from fedchoir.federation.result import load_result
+from fedchoir.core.result import load_result
 
 
 class Proxy(NamedTuple):
@@ -51,19 +51,22 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "solo": ("solo", {}),
     "fedmd": ("fedmd", {}),
     "fccl+": ("fccl+", {}),
-    "fccl+, painted": ("fccl+", {"private_augment": "paint"}),
+    "fccl+, painted": ("fccl+", {"private_augment": "recolor"}),
     "fccl+, moved": ("fccl+", {"private_augment": "affine"}),
-    "fccl+, moved and painted": ("fccl+", {"private_augment": "affine-paint"}),
-    "fedmd, moved and painted": ("fedmd", {"private_augment": "affine-paint"}),
+    "fccl+, moved and painted": ("fccl+", {"private_augment": "affine-recolor"}),
+    "fedmd, moved and painted": ("fedmd", {"private_augment": "affine-recolor"}),
     "choir": ("choir", {}),
     "choir: not moved": ("choir", {"private_augment": "none"}),
-    "choir: no painting": ("choir", {"styles": "none"}),
-    "choir: styles exchanged": ("choir", {"styles": "exchanged"}),
+    "choir: no painting": ("choir", {"recolor": "none"}),
+    "choir: styles exchanged": ("choir", {"recolor": "exchanged"}),
     "choir: augmentation alone": ("choir", {"use_fccm": False, "use_fisl": False}),
     "choir: with FNTD": ("choir", {"use_fntd": True}),
-    "choir: public images as they are": ("choir", {"public_style_share": 0.0}),
-    "choir: three quarters painted": ("choir", {"style_share": 0.75}),
-    "choir: painted with all methods' augmentation": ("choir", {"styles": "none", "private_augment": "affine-paint"}),
+    "choir: public images as they are": ("choir", {"public_recolor_share": 0.0}),
+    "choir: three quarters painted": ("choir", {"recolor_share": 0.75}),
+    "choir: painted with all methods' augmentation": (
+        "choir",
+        {"recolor": "none", "private_augment": "affine-recolor"},
+    ),
 }
 
 

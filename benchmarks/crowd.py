@@ -16,11 +16,11 @@ import numpy as np
 import torch
 
 from fedchoir import methods
-from fedchoir.data.images import ImageSet, as_images
-from fedchoir.data.scenarios import ClientData, Scenario
-from fedchoir.engines.local import LocalEngine
-from fedchoir.federation.loop import Federation
-from fedchoir.federation.task import ClientCard, Task
+from fedchoir.core.federation_spec import ClientInfo, FederationSpec
+from fedchoir.core.server import Server
+from fedchoir.data.image.image_set import ImageSet, as_images
+from fedchoir.data.scenario import ClientData, Scenario
+from fedchoir.engines.local.engine import LocalEngine
 
 
 def synthetic(count: int, size: int, classes: int = 10, seed: int = 0) -> ImageSet:
@@ -71,20 +71,20 @@ def federation(
     folder: Path | None = None,
     budget: float = 2e9,
     **settings: Any,
-) -> Federation:
+) -> Server:
     """A federation on the local engine, on the CPU."""
     classes = tuple(str(c) for c in range(10))
     data = tuple(ClientData(f"client-{k}", part, "global") for k, part in enumerate(windows(pool, clients, each)))
-    cards = tuple(ClientCard(d.name, model, each, len(test), "global") for d in data)
+    cards = tuple(ClientInfo(d.name, model, each, len(test), "global") for d in data)
     size = pool.images.shape[-1]
     cls = methods.get(method)
-    task = Task(classes, cards, rounds, 0, image_size=size)
+    task = FederationSpec(classes, cards, rounds, 0, image_size=size)
     played = cls(cls.Params(image_size=size, lr_schedule="constant", **settings), task)
     scenario = Scenario("crowd", classes, data, {"global": test})
     engine = LocalEngine(
         played, scenario, None, device=torch.device("cpu"), budget=budget, folder=folder and folder / "resting"
     )
-    return Federation(played, engine, ("global",), folder=folder and folder / "checkpoint")
+    return Server(played, engine, ("global",), folder=folder and folder / "checkpoint")
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Seconds:
     cpu: float
 
 
-def timed_rounds(played: Federation) -> Iterator[tuple[Seconds, dict[str, Any]]]:
+def timed_rounds(played: Server) -> Iterator[tuple[Seconds, dict[str, Any]]]:
     """How long every round took, its checkpoint included where there is a folder; and its event."""
     rounds = played.rounds()
     while True:

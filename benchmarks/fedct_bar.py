@@ -28,9 +28,11 @@ from typing import Any
 
 import torch
 
-from fedchoir import Experiment, experiment, run, runner
-from fedchoir.analysis.rounds_to_target import rounds_to_target
-from fedchoir.federation.result import load_result, read_events
+from fedchoir import Experiment, run
+from fedchoir.core.result import load_result, read_events
+from fedchoir.experiments import config as experiment
+from fedchoir.experiments import run as runner
+from fedchoir.reporting.analysis.rounds_to_target import rounds_to_target
 
 CONTRAST = [{"kappa": k, "tau2": 0.5} for k in (1.0, 0.1, 0.5, 2.0, 5.0)] + [
     {"kappa": k, "tau2": 0.05} for k in (0.1, 0.5)

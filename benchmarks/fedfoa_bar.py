@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from fedchoir import Experiment, Result, run
-from fedchoir.federation.result import load_result
+from fedchoir.core.result import load_result
 
 MODELS = ("resnet18", "vgg9", "alexnet", "resnet34")
 MARGIN = 5.0

@@ -20,12 +20,12 @@ from typing import Any
 import torch
 
 from fedchoir import methods
-from fedchoir.data.images import ImageSet
-from fedchoir.data.scenarios import ClientData
-from fedchoir.engines.local import new_client
-from fedchoir.engines.replay import ReplayTrainer
-from fedchoir.federation.client import Client
-from fedchoir.federation.task import ClientCard, Task
+from fedchoir.core.client import Client
+from fedchoir.core.federation_spec import ClientInfo, FederationSpec
+from fedchoir.data.image.image_set import ImageSet
+from fedchoir.data.scenario import ClientData
+from fedchoir.engines.local.cuda_graphs import CudaGraphTrainer
+from fedchoir.engines.local.engine import new_client
 from fedchoir.losses import feature_correlation, understanding_gaps
 from fedchoir.methods.self_supervised import SETTING, SelfSupervised
 
@@ -52,12 +52,12 @@ def participant(name: str, o: argparse.Namespace) -> tuple[SelfSupervised, Clien
     settings: dict[str, Any] = {**SETTING, "local_batch": o.batch, "dim": o.dim, "local_epochs": 1, "knn": 0}
     count = o.batch * o.steps
     pixels = torch.randint(0, 256, (count, 3, 32, 32), dtype=torch.uint8)
-    card = ClientCard("a", o.model, count, 1, "a")
-    method = cls(cls.Params(**settings), Task(tuple("0123456789"), (card,), rounds=100, seed=0))
+    card = ClientInfo("a", o.model, count, 1, "a")
+    method = cls(cls.Params(**settings), FederationSpec(tuple("0123456789"), (card,), rounds=100, seed=0))
     data = ClientData("a", ImageSet(pixels, torch.zeros(count, dtype=torch.int64)), "a")
     client = new_client(method, 0, data, None, device=torch.device(o.device), precision=o.precision)
     if o.device.startswith("cuda") and not o.eager:
-        client.trainer = ReplayTrainer()
+        client.trainer = CudaGraphTrainer()
     client.phase = "practise"
     return method, client  # type: ignore[return-value]
 
@@ -86,11 +86,11 @@ def compare(o: argparse.Namespace) -> tuple[float, float]:
     taken: dict[str, list[float]] = {"byol": [], "fedfoa": []}
     for turn in range(o.turns + 1):
         for name, (method, client) in (("byol", alone), ("fedfoa", listening)):
-            spent = seconds(lambda m=method, c=client: m.practise(c), o.device) / o.steps  # type: ignore[misc]
+            spent = seconds(lambda m=method, c=client: m.local_update(c), o.device) / o.steps  # type: ignore[misc]
             if turn:  # the first turn warms up: allocations, cuDNN's choices, captures
                 taken[name].append(spent)
     for name, (_, client) in (("byol", alone), ("fedfoa", listening)):
-        if isinstance(client.trainer, ReplayTrainer) and client.trainer._impossible:
+        if isinstance(client.trainer, CudaGraphTrainer) and client.trainer._impossible:
             print(f"  note: {name}'s step could not be captured and ran plainly")
     return statistics.median(taken["byol"]), statistics.median(taken["fedfoa"])
 

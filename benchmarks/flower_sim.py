@@ -38,14 +38,15 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 from torchvision import transforms as T
 
-from fedchoir import Experiment, experiment, methods, runner
-from fedchoir.data.scenarios import Scenario
-from fedchoir.engines.local import LocalEngine
-from fedchoir.engines.parallel.engine import ParallelEngine
-from fedchoir.federation.loop import Federation
-from fedchoir.federation.perform import perform
-from fedchoir.federation.phases import Step
-from fedchoir.methods.method import Method
+from fedchoir import Experiment, methods
+from fedchoir.core.actions import Step, perform
+from fedchoir.core.server import Server
+from fedchoir.data.scenario import Scenario
+from fedchoir.engines.local.engine import LocalEngine
+from fedchoir.engines.multiprocess.engine import MultiprocessEngine
+from fedchoir.experiments import config as experiment
+from fedchoir.experiments import run as runner
+from fedchoir.methods.base import Method
 from fedchoir.models import build
 from naive import Pictures
 
@@ -86,11 +87,11 @@ def split(scenario: Scenario, each: int, count: int) -> Scenario:
 def ours(work: str, rounds: int, processes: int) -> tuple[dict[str, Tensor], list[float]]:
     """The weights after the first round, and the times at which rounds began and ended."""
     with ExitStack() as stack:
-        made: LocalEngine | ParallelEngine = engine(work)
+        made: LocalEngine | MultiprocessEngine = engine(work)
         if processes > 1:
             devices = [torch.device("cpu")] * processes
-            made = stack.enter_context(ParallelEngine(*federated(work), None, devices=devices))
-        played = Federation(made.method, made, ()).rounds()
+            made = stack.enter_context(MultiprocessEngine(*federated(work), None, devices=devices))
+        played = Server(made.method, made, ()).rounds()
         times, first = [time.perf_counter()], None
         for _ in range(rounds):
             next(played)
@@ -109,7 +110,7 @@ def best(work: str, number: int, index: int, weights: dict[str, Tensor]) -> Trai
     client = made.clients[number]
     client.begin(index)
     client.model.load_state_dict(weights)
-    perform(client, Step(made.method.practise))
+    perform(client, Step(made.method.local_update))
     return client.model.state_dict(), len(client.private)
 
 

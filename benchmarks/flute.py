@@ -20,7 +20,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from crowd import Seconds, as_they_are, federation, from_npz, timed_rounds
-from fedchoir.data.images import ImageSet, as_images
+from fedchoir.data.image.image_set import ImageSet, as_images
 
 SIZE, BAR, FLUTE, FLOWER = 28, 20.0, 200.0, 1814.0
 

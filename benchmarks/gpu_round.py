@@ -1,7 +1,7 @@
 """Seconds of an FCCL+ round on the papers' Digits, on a GPU: steps run plainly, and captured and replayed.
 
     python benchmarks/gpu_round.py --data-root DATA --precision tf32 [--rounds 3] [--plain]
-    python benchmarks/gpu_round.py --data-root DATA --precision bf16 --compile --devices cuda:0,cuda:0,cuda:0,cuda:0
+    python benchmarks/gpu_round.py --data-root DATA --precision bf16 --fused --devices cuda:0,cuda:0,cuda:0,cuda:0
 
 Private 150/80/5000/1800 images, 5000 public ones, 20 local epochs, four models tested on every test image each round.
 The first round compiles kernels, captures the steps and lets cuDNN choose: read the later ones. With several devices
@@ -18,12 +18,14 @@ from pathlib import Path
 
 import torch
 
-from fedchoir import Experiment, experiment, methods, runner
-from fedchoir.devices import pick_devices
-from fedchoir.engines.local import LocalEngine
-from fedchoir.engines.start import started_engine
-from fedchoir.federation.loop import Engine, Federation
-from fedchoir.federation.training import EagerTrainer
+from fedchoir import Experiment, methods
+from fedchoir.core.server import Engine, Server
+from fedchoir.core.training import EagerTrainer
+from fedchoir.engines.factory import started_engine
+from fedchoir.engines.local.engine import LocalEngine
+from fedchoir.experiments import config as experiment
+from fedchoir.experiments import run as runner
+from fedchoir.utils.devices import pick_devices
 
 
 def main() -> None:
@@ -33,7 +35,7 @@ def main() -> None:
     parser.add_argument("--profile", default="fixed", help="paper: batches of 512 and 256 instead of 256 and 128")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--plain", action="store_true", help="no capture")
-    parser.add_argument("--compile", action="store_true", help="leaner layers")
+    parser.add_argument("--fused", action="store_true", help="leaner layers")
     parser.add_argument("--devices", help="cuda:0,cuda:0: a process for each")
     parser.add_argument("--autotune", action="store_true", help="let cuDNN try its kernels")
     o = parser.parse_args()
@@ -57,12 +59,12 @@ def main() -> None:
         else:
             engine = stack.enter_context(
                 started_engine(
-                    method, scenario, public, devices=devices, precision=o.precision, lean=o.compile,
+                    method, scenario, public, devices=devices, precision=o.precision, fused=o.fused,
                     progress=lambda client, phase: None,
                 )
             )  # fmt: skip
-        rounds = Federation(method, engine, tuple(scenario.tests)).rounds()
-        how = ["plain" if o.plain else "captured", *(["lean"] if o.compile else [])]
+        rounds = Server(method, engine, tuple(scenario.tests)).rounds()
+        how = ["plain" if o.plain else "captured", *(["lean"] if o.fused else [])]
         batches = f"batches of {plan.params.public_batch} and {plan.params.local_batch}"
         print(f"{torch.cuda.get_device_name()}, {len(devices)} processes, {o.precision}, {', '.join(how)}, {batches}")
         for _ in range(o.rounds):

@@ -23,14 +23,15 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedchoir import Experiment, methods, runner
-from fedchoir import experiment as experiments
-from fedchoir.data.images import ImageSet, normalise
-from fedchoir.engines.local import LocalEngine
-from fedchoir.federation.loop import Federation
+from fedchoir import Experiment, methods
+from fedchoir.core.server import Server
+from fedchoir.data.image.image_set import ImageSet, normalise
+from fedchoir.engines.local.engine import LocalEngine
+from fedchoir.experiments import config as experiments
+from fedchoir.experiments import run as runner
 from fedchoir.models import build
 from fedchoir.privacy import dp
-from fedchoir.rng import seeded
+from fedchoir.utils.rng import seeded
 
 MODEL = "simple_cnn@16"
 SETTINGS = {"private": 100, "local_epochs": 20, "local_batch": 20, "public_size": 500, "public_batch": 100}
@@ -46,7 +47,7 @@ def play(noise: float, epochs: int, seed: int) -> tuple[Any, Any, list[float]]:
     task = runner.make_task(plan, scenario, public)
     method = methods.get("fedmd")(plan.params, task)
     engine = LocalEngine(method, scenario, public, device=torch.device("cpu"))
-    for _ in Federation(method, engine, tuple(scenario.tests)).rounds():
+    for _ in Server(method, engine, tuple(scenario.tests)).rounds():
         pass
     cost = dp.spent(plan.params, [card.train for card in task.clients], ROUNDS) if noise else []
     return engine, scenario, cost
@@ -69,7 +70,7 @@ def distilled(engine: Any, client: Any, seed: int) -> nn.Module:
     r = engine.method.task.round(ROUNDS - 1, engine.method.params)
     batches = [batch for group in r.public_batches() for batch in group]
     client.begin(ROUNDS - 1)
-    told = [(client.look(batch), engine.method.speak(client, batch)["logits"]) for batch in batches]
+    told = [(client.public_samples(batch), engine.method.share(client, batch)["logits"]) for batch in batches]
     with seeded(seed, "student"):
         student = build(MODEL, len(engine.method.task.classes))
     optimizer = torch.optim.Adam(student.parameters(), lr=1e-3)

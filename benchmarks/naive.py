@@ -28,14 +28,16 @@ from torch.optim import Adam, Optimizer
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms as T
 
-from fedchoir import Experiment, experiment, methods, runner
-from fedchoir.devices import pick_devices
-from fedchoir.engines.local import LocalEngine, fast_trainer
-from fedchoir.engines.parallel.engine import ParallelEngine
-from fedchoir.federation.client import Client
-from fedchoir.federation.loop import Engine, Federation
-from fedchoir.federation.training import Batch, Loss, Trainer
+from fedchoir import Experiment, methods
+from fedchoir.core.client import Client
+from fedchoir.core.server import Engine, Server
+from fedchoir.core.training import Batch, Loss, Trainer
+from fedchoir.engines.local.engine import LocalEngine, fast_trainer
+from fedchoir.engines.multiprocess.engine import MultiprocessEngine
+from fedchoir.experiments import config as experiment
+from fedchoir.experiments import run as runner
 from fedchoir.losses import fccm, fisl, fntd, instance_similarity
+from fedchoir.utils.devices import pick_devices
 
 Seconds = dict[str, float]
 PHASES = ("public", "local", "evaluate")
@@ -82,7 +84,11 @@ class PlainLoop:
     def round(self) -> None:
         self.losses = {"public": [], "local": []}
         teachers = [deepcopy(model).eval() for model in self.models]
-        for phase, work in (("public", self.learn_from_others), ("local", self.practise), ("evaluate", self.evaluate)):
+        for phase, work in (
+            ("public", self.learn_from_others),
+            ("local", self.local_update),
+            ("evaluate", self.evaluate),
+        ):
             start = time.perf_counter()
             work(teachers) if phase == "local" else work()  # type: ignore[operator]
             self.seconds[phase] = time.perf_counter() - start
@@ -93,7 +99,7 @@ class PlainLoop:
             images = images.to(self.device)
             said = []
             for model in self.models:
-                h, z = model.train().both(images)
+                h, z = model.train().features_and_logits(images)
                 said.append((z, instance_similarity(h, p.similarity_temperature)))
             z_mean = sum(z.detach() for z, _ in said) / len(said)
             s_mean = sum(s.detach() for _, s in said) / len(said)
@@ -102,7 +108,7 @@ class PlainLoop:
                 loss = fccm(z, z_mean, p.off_diagonal) + p.omega * fisl(s, s_mean)
                 self.step(optimizer, loss, "public")
 
-    def practise(self, teachers: list[nn.Module]) -> None:
+    def local_update(self, teachers: list[nn.Module]) -> None:
         for model, teacher, loader in zip(self.models, teachers, self.private, strict=True):
             model.train()
             optimizer = Adam(model.parameters(), lr=self.p.local_lr)
@@ -143,7 +149,7 @@ class Counted:
     def __init__(self, inner: Trainer) -> None:
         self.inner = inner
         self.optimizer, self.answer = inner.optimizer, inner.answer
-        self.quickened, self.forget = inner.quickened, inner.forget
+        self.accelerated, self.forget = inner.accelerated, inner.forget
         self.steps = 0
 
     def train(self, client: Client, optimizer: Optimizer, loss: Loss, batches: Iterable[Batch]) -> Tensor:
@@ -160,7 +166,7 @@ class Ours:
 
     def __init__(self, method: Any, engine: Engine, tests: tuple[str, ...]) -> None:
         self.engine = engine
-        self.rounds = Federation(method, engine, tests).rounds()
+        self.rounds = Server(method, engine, tests).rounds()
         self.seconds: Seconds = {}
         self.losses: dict[str, float] = {}
 
@@ -175,8 +181,17 @@ class Ours:
 
 
 def plan_of(o: argparse.Namespace) -> experiment.Plan:
-    settings: dict[str, Any] = {"lr_schedule": "constant", "public_optimizer": "batch", "public_augment": "weak"}
-    given = {"local_epochs": o.epochs, "private": o.private, "public_size": o.public_size, "keep_gb": o.keep_gb}
+    settings: dict[str, Any] = {
+        "lr_schedule": "constant",
+        "public_optimizer_lifetime": "batch",
+        "public_augment": "weak",
+    }
+    given = {
+        "local_epochs": o.epochs,
+        "private": o.private,
+        "public_size": o.public_size,
+        "activation_budget_gb": o.activation_budget_gb,
+    }
     settings |= {name: value for name, value in given.items() if value is not None}
     models = tuple(o.models.split(",")) if o.models else None
     return experiment.plan(
@@ -252,7 +267,7 @@ def main() -> None:
         if counted is None:
             devices = pick_devices(tuple(o.devices.split(",")), o.device)
             engine: Engine = stack.enter_context(
-                ParallelEngine(method, scenario, public, devices=devices, precision=o.precision)
+                MultiprocessEngine(method, scenario, public, devices=devices, precision=o.precision)
             )
         else:
             for client in alone.clients:

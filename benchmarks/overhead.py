@@ -19,21 +19,23 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedchoir import Experiment, experiment, methods, runner
-from fedchoir.engines.local import LocalEngine
-from fedchoir.federation.loop import Federation
+from fedchoir import Experiment, methods
+from fedchoir.core.server import Server
+from fedchoir.engines.local.engine import LocalEngine
+from fedchoir.experiments import config as experiment
+from fedchoir.experiments import run as runner
 from fedchoir.losses import fccm, fisl, fntd, instance_similarity
 
 SETTINGS = {"local_epochs": 4, "local_batch": 32, "public_batch": 64, "public_size": 512, "evaluate_every": 1000}
 
 
-def federation(models: tuple[str, ...], device: torch.device) -> Federation:
+def federation(models: tuple[str, ...], device: torch.device) -> Server:
     """Four clients on digits-lite; no round of it is evaluated."""
     wanted = Experiment(method="fccl+", scenario="digits-lite", models=models, rounds=10_000, settings=SETTINGS)
     plan = experiment.plan(wanted)
     scenario, public = runner.load(plan), runner.load_public_set(plan)
     method = methods.get("fccl+")(plan.params, runner.make_task(plan, scenario, public))
-    return Federation(method, LocalEngine(method, scenario, public, device=device), tuple(scenario.tests))
+    return Server(method, LocalEngine(method, scenario, public, device=device), tuple(scenario.tests))
 
 
 def bare_round(engine: LocalEngine) -> Callable[[], None]:
@@ -51,7 +53,7 @@ def bare_round(engine: LocalEngine) -> Callable[[], None]:
 
     def say(model: torch.nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
-            h, z = model.both(x)
+            h, z = model.features_and_logits(x)
             return z, instance_similarity(h, p.similarity_temperature)
 
     def run() -> None:
@@ -62,7 +64,7 @@ def bare_round(engine: LocalEngine) -> Callable[[], None]:
             s_mean = sum(s for _, s in said) / len(said)
             for (c, _, _, public), optimizer in zip(work, optimizers, strict=True):
                 optimizer.zero_grad()
-                h, z = c.model.both(public[number])
+                h, z = c.model.features_and_logits(public[number])
                 loss = fccm(z, z_mean) + p.omega * fisl(instance_similarity(h, p.similarity_temperature), s_mean)
                 loss.backward()
                 optimizer.step()

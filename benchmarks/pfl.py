@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from crowd import Seconds, federation, from_npz, synthetic, timed_rounds
-from fedchoir.data.images import ImageSet, normalise
+from fedchoir.data.image.image_set import ImageSet, normalise
 
 CLIENTS, EACH, COHORT, BATCH = 1000, 50, 50, 10
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-from fedchoir.report.page import write_report
+from fedchoir.reporting.page import write_report
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.synthetic_runs import make_comparison

@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 from crowd import federation, synthetic, timed_rounds
-from fedchoir.sizes import parse_size
+from fedchoir.utils.sizes import parse_size
 
 
 def measure(o: argparse.Namespace) -> dict[str, float]:

@@ -15,9 +15,9 @@ from mkdocs.structure.files import File, Files
 from pydantic.fields import FieldInfo
 
 from fedchoir import losses, methods
-from fedchoir.cli import app
-from fedchoir.federation.settings import Settings
-from fedchoir.methods.method import Method
+from fedchoir.cli.app import app
+from fedchoir.core.settings import Settings
+from fedchoir.methods.base import Method
 
 KINDS = (
     ("For different architectures, with a public set", lambda cls: cls.heterogeneous and cls.needs_public),
@@ -130,7 +130,7 @@ def source(function: Any) -> str:
 def wire(cls: type[Method]) -> str:
     """What clients send, as they declare it."""
     said = {
-        name: function.__says__
+        name: function.__sends__
         for name, function in inspect.getmembers(cls, inspect.isfunction)
         if hasattr(function, "__says__") and reachable(cls, name)
     }

@@ -68,7 +68,7 @@ FOR_METHOD |= dict.fromkeys(SELF_SUPERVISED, TINY_SSL)
 VARIANTS: dict[
     str, tuple[str, dict[str, Any]]
 ] = {  # methods that with an option keep or send something of another kind
-    "choir with a lead": ("choir", {"lead": "simple_cnn@4"}),
+    "choir with a lead": ("choir", {"shared_model": "simple_cnn@4"}),
 }
 
 

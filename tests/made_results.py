@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedchoir import experiment as experiments
-from fedchoir.data.catalogue import SCENARIOS
-from fedchoir.experiment import Experiment
-from fedchoir.federation.result import Result
+from fedchoir.core.result import Result
+from fedchoir.data.registry import SCENARIOS
+from fedchoir.experiments import config as experiments
+from fedchoir.experiments.config import Experiment
 
 
 def a_run(

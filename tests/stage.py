@@ -6,17 +6,19 @@ from typing import Any
 
 import torch
 
-from fedchoir import Experiment, experiment, methods, runner
-from fedchoir.engines.local import LocalEngine
-from fedchoir.federation.client import Client
-from fedchoir.federation.loop import Federation
-from fedchoir.federation.payload import Payload
-from fedchoir.federation.phases import PublicBatch
+from fedchoir import Experiment, methods
+from fedchoir.core.actions import PublicBatch
+from fedchoir.core.client import Client
+from fedchoir.core.server import Server
+from fedchoir.engines.local.engine import LocalEngine
+from fedchoir.experiments import config as experiment
+from fedchoir.experiments import run as runner
+from fedchoir.payload import Payload
 
 State = dict[str, torch.Tensor]
 
 
-class Stage:
+class FederationHarness:
     """Clients, method and loop of an experiment, without a folder."""
 
     def __init__(self, settings: Experiment) -> None:
@@ -26,7 +28,7 @@ class Stage:
         self.method: Any = methods.get(settings.method)(plan.params, self.task)
         self.engine = LocalEngine(self.method, scenario, public, device=torch.device("cpu"))
         self.clients: list[Client] = self.engine.clients
-        self._federation = Federation(self.method, self.engine, tuple(scenario.tests))
+        self._federation = Server(self.method, self.engine, tuple(scenario.tests))
         self._rounds = self._federation.rounds()
 
     def play(self, rounds: int = 1) -> list[dict[str, Any]]:

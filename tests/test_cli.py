@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedchoir import cli
+from fedchoir.cli import app as cli
 
 TINY = ["--rounds", "1", "--device", "cpu", "--models", "simple_cnn@4"]
 TINY += [p for s in ("image_size=16", "local_epochs=1", "public_size=16", "public_batch=8") for p in ("--set", s)]

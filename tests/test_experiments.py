@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from fedchoir import Experiment, Result
-from fedchoir import experiment as experiments
-from fedchoir.reproduce import find, folder, path_of, runs_of, tables
-from fedchoir.sweep import Overrides, jobs_of, read_sweep
+from fedchoir.experiments import config as experiments
+from fedchoir.experiments.reproduce import find, folder, path_of, runs_of, tables
+from fedchoir.experiments.sweep import Overrides, jobs_of, read_sweep
 
 ROOT = Path(__file__).parents[1]
 WANTED = {

@@ -16,12 +16,13 @@ from typing import Any
 import psutil
 import pytest
 
-from fedchoir import cli, run
-from fedchoir import experiment as experiments
-from fedchoir.errors import UsageError
-from fedchoir.jobs import Outcome, is_finished, is_locked, lock_of, run_jobs
-from fedchoir.sweep import Overrides, SweepFile, jobs_of, parse_seeds, read_sweep
-from fedchoir.threads import threads_for
+from fedchoir import run
+from fedchoir.cli import app as cli
+from fedchoir.experiments import config as experiments
+from fedchoir.experiments.scheduler import Outcome, is_finished, is_locked, lock_of, run_jobs
+from fedchoir.experiments.sweep import Overrides, SweepFile, jobs_of, parse_seeds, read_sweep
+from fedchoir.utils.errors import UsageError
+from fedchoir.utils.threads import threads_for
 
 SMALL = {"image_size": 16, "local_epochs": 1, "local_batch": 16, "public_size": 16, "public_batch": 8}
 
@@ -119,9 +120,9 @@ def sweep_of(shapes: Path, public_shapes: Path, tmp_path: Path) -> Callable[...,
 
 
 def play(path: Path, out: Path, **more: Any) -> tuple[list[Outcome], list[dict[str, Any]]]:
-    heard: list[dict[str, Any]] = []
-    outcomes = run_jobs(jobs_of(read_sweep(path), out), watch=lambda job, said: heard.append(said), **more)
-    return outcomes, heard
+    received: list[dict[str, Any]] = []
+    outcomes = run_jobs(jobs_of(read_sweep(path), out), watch=lambda job, said: received.append(said), **more)
+    return outcomes, received
 
 
 def numbers(folder: Path) -> list[Any]:
@@ -131,13 +132,13 @@ def numbers(folder: Path) -> list[Any]:
 
 def test_two_at_once_then_nothing_is_left_to_do(sweep_of: Callable[..., Path], tmp_path: Path) -> None:
     path = sweep_of(method=["solo", "fedmd"])
-    outcomes, heard = play(path, tmp_path / "out", processes=2)
+    outcomes, received = play(path, tmp_path / "out", processes=2)
     assert [o.state for o in outcomes] == ["finished", "finished"]
-    assert sum(said["event"] == "round" for said in heard) == 4
+    assert sum(said["event"] == "round" for said in received) == 4
     written = {
         job.out: (job.out / "result.json").stat().st_mtime_ns for job in jobs_of(read_sweep(path), tmp_path / "out")
     }
-    again, heard = play(path, tmp_path / "out", processes=2)
+    again, received = play(path, tmp_path / "out", processes=2)
     assert [o.state for o in again] == ["there", "there"]
     assert {out: (out / "result.json").stat().st_mtime_ns for out in written} == written
     path.write_text(path.read_text().replace("local_epochs = 1", "local_epochs = 2"))
@@ -215,9 +216,9 @@ def test_a_sweep_that_is_killed_goes_on_to_the_same_numbers(sweep_of: Callable[.
     assert not is_locked(job)
     before = len(numbers(job.out))
     assert before < 12
-    outcomes, heard = play(path, out)
+    outcomes, received = play(path, out)
     assert [o.state for o in outcomes] == ["finished"]
-    began = next(said for said in heard if said["event"] == "began")
+    began = next(said for said in received if said["event"] == "began")
     assert began["done"] in (before - 1, before)  # not from the start
     straight = job.experiment.model_copy(update={"out": tmp_path / "straight"})
     run(straight)

@@ -12,9 +12,9 @@ import os
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 from fedchoir import losses
-from fedchoir.experiment import Experiment
-from fedchoir.federation.result import Result
-from fedchoir.runner import run
+from fedchoir.core.result import Result
+from fedchoir.experiments.config import Experiment
+from fedchoir.experiments.run import run
 from fedchoir.version import __version__
 
 __all__ = ["Experiment", "Result", "__version__", "losses", "run"]

@@ -11,16 +11,16 @@ import torch
 from typer.testing import CliRunner
 
 from fedchoir import models
-from fedchoir.analysis.analyse import ANALYSES
-from fedchoir.analysis.analyse import analyse as analyse_run
-from fedchoir.analysis.cam import grad_cam
-from fedchoir.analysis.domains import proxy_a_distance
-from fedchoir.analysis.load import answers, load_run, ready
-from fedchoir.cli import app
-from fedchoir.errors import UsageError
-from fedchoir.federation.evaluate import accuracy
-from fedchoir.report.page import write_report
-from fedchoir.rng import seeded
+from fedchoir.cli.app import app
+from fedchoir.core.evaluation import accuracy
+from fedchoir.reporting.analysis.analyse import ANALYSES
+from fedchoir.reporting.analysis.analyse import analyse as analyse_run
+from fedchoir.reporting.analysis.cam import grad_cam
+from fedchoir.reporting.analysis.domain_distance import proxy_a_distance
+from fedchoir.reporting.analysis.load import answers, load_run, ready
+from fedchoir.reporting.page import write_report
+from fedchoir.utils.errors import UsageError
+from fedchoir.utils.rng import seeded
 
 
 def test_rebuilt_clients_are_those_of_the_run(play, tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_rebuilt_clients_are_those_of_the_run(play, tmp_path: Path) -> None:
     assert [client.name for client in run.clients] == [client["name"] for client in result.clients]
 
 
-@pytest.mark.parametrize(("method", "settings"), [("fedproc", {}), ("fedavg", {"tested": "own"})])
+@pytest.mark.parametrize(("method", "settings"), [("fedproc", {}), ("fedavg", {"eval_model": "own"})])
 def test_what_is_looked_at_is_what_was_tested(method, settings, play, tmp_path: Path) -> None:
     play(method, models=("simple_cnn@4",), settings=settings)
     run = load_run(tmp_path / "run", device="cpu")

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedchoir.analysis.cka import MinibatchCKA, compare_layers, compare_models, linear_cka
 from fedchoir.models import build
+from fedchoir.reporting.analysis.cka import MinibatchCKA, compare_layers, compare_models, linear_cka
 
 
 def related(n: int, seed: int, p: int = 5, q: int = 7) -> tuple[torch.Tensor, torch.Tensor]:

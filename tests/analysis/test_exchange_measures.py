@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from fedchoir import Experiment, run
-from fedchoir.analysis.load import load_run, ready
-from fedchoir.analysis.retention import class_accuracy, exchange_cka, play_exchange, retention
-from fedchoir.analysis.rounds_to_target import race, rounds_to_target
-from fedchoir.data.images import ImageSet
-from fedchoir.errors import UsageError
+from fedchoir.data.image.image_set import ImageSet
 from fedchoir.models import build
+from fedchoir.reporting.analysis.load import load_run, ready
+from fedchoir.reporting.analysis.retention import class_accuracy, exchange_cka, play_exchange, retention
+from fedchoir.reporting.analysis.rounds_to_target import race, rounds_to_target
+from fedchoir.utils.errors import UsageError
 
 
 @pytest.fixture

@@ -11,13 +11,14 @@ import pytest
 import torch
 from tests.conftest import CLASSES, VARIANTS
 
-from fedchoir import Experiment, Result, methods, run, runner
-from fedchoir.engines.local import LocalEngine
-from fedchoir.errors import QuorumError, UsageError
-from fedchoir.federation import checkpoint
-from fedchoir.federation.exchange import Reply
-from fedchoir.federation.payload import Payload, check, declared_by
-from fedchoir.federation.phases import Action, Exchange
+from fedchoir import Experiment, Result, methods, run
+from fedchoir.core import checkpoint
+from fedchoir.core.actions import Action, Exchange
+from fedchoir.core.exchange import Reply
+from fedchoir.engines.local.engine import LocalEngine
+from fedchoir.experiments import run as runner
+from fedchoir.payload import Payload, check, declared_by
+from fedchoir.utils.errors import QuorumError, UsageError
 
 NAMES = list(methods.registry())
 EXCHANGING = [name for name in NAMES if name not in ("solo", "byol")]
@@ -91,7 +92,7 @@ def test_it_sends_what_it_declares_and_every_byte_is_counted(
     seen: list[tuple[Exchange, Reply]] = []
     shapes: dict[int, dict[str, torch.Tensor]] = {}
     parts: dict[int, dict[str, torch.Tensor]] = {}
-    ask = LocalEngine.ask
+    ask = LocalEngine.execute
 
     def spy(self: LocalEngine, clients: Sequence[int], actions: Sequence[Action], index: int) -> Iterator[Reply]:
         for reply in ask(self, clients, actions, index):
@@ -101,15 +102,15 @@ def test_it_sends_what_it_declares_and_every_byte_is_counted(
                 parts[reply.client] = self.clients[reply.client].parts.state_dict()
             yield reply
 
-    monkeypatch.setattr(LocalEngine, "ask", spy)
+    monkeypatch.setattr(LocalEngine, "execute", spy)
     result = run(small(name, rounds=1))
     assert bool(seen) == (name in EXCHANGING)
     for action, reply in seen:
-        for number, part in enumerate(reply.parts):
+        for number, part in enumerate(reply.payloads):
             dims = {"C": CLASSES, **action.dims, **(action.batches[number].dims if action.batches else {})}
-            check(part, declared_by(action.speak), dims, shapes[reply.client], parts=parts[reply.client])
+            check(part, declared_by(action.function), dims, shapes[reply.client], parts=parts[reply.client])
             assert all(t.device.type == "cpu" and not t.requires_grad for t in part.values())
-    assert result.bytes_up == sum(part.nbytes for _, reply in seen for part in reply.parts)
+    assert result.bytes_up == sum(part.nbytes for _, reply in seen for part in reply.payloads)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -118,17 +119,17 @@ def test_no_private_image_leaves_a_client(
 ) -> None:
     """Nothing that is sent has the size of an image batch or holds an image's numbers."""
     sent: list[Payload] = []
-    came = runner.Federation._exchange
+    came = runner.Server._exchange
 
     def spy(self: Any, actions: Any, ask: Exchange, *rest: Any) -> Any:
-        inner = self.engine.ask
-        self.engine.ask = lambda *a: (sent.extend(r.parts) or r for r in inner(*a))
+        inner = self.engine.execute
+        self.engine.execute = lambda *a: (sent.extend(r.payloads) or r for r in inner(*a))
         try:
             return came(self, actions, ask, *rest)
         finally:
-            self.engine.ask = inner
+            self.engine.execute = inner
 
-    monkeypatch.setattr(runner.Federation, "_exchange", spy)
+    monkeypatch.setattr(runner.Server, "_exchange", spy)
     experiment = small(name, rounds=1)
     run(experiment)
     images = torch.cat([c.train.images for c in runner.load(runner.experiments.plan(experiment)).clients])
@@ -145,8 +146,8 @@ def test_the_order_of_the_clients_does_not_matter(
 ) -> None:
     plain = small(name, "plain", rounds=2)
     run(plain)
-    ask = LocalEngine.ask
-    monkeypatch.setattr(LocalEngine, "ask", lambda self, clients, *rest: ask(self, tuple(reversed(clients)), *rest))
+    ask = LocalEngine.execute
+    monkeypatch.setattr(LocalEngine, "execute", lambda self, clients, *rest: ask(self, tuple(reversed(clients)), *rest))
     backwards = small(name, "backwards", rounds=2)
     run(backwards)
     one, two = numbers(plain.out), numbers(backwards.out)
@@ -157,21 +158,22 @@ def test_the_order_of_the_clients_does_not_matter(
 def test_a_client_that_sends_nonsense_is_left_out_and_named(
     name: str, small: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ask = LocalEngine.ask
+    ask = LocalEngine.execute
 
     def broken(self: LocalEngine, clients: Sequence[int], actions: Sequence[Action], index: int) -> Iterator[Reply]:
         for reply in ask(self, clients, actions, index):
-            if reply.client == 1 and reply.parts:
+            if reply.client == 1 and reply.payloads:
                 parts = [
-                    Payload({n: t * float("nan") for n, t in p.items() if t.is_floating_point()}) for p in reply.parts
+                    Payload({n: t * float("nan") for n, t in p.items() if t.is_floating_point()})
+                    for p in reply.payloads
                 ]
                 yield Reply(
-                    1, [Payload({**p, **bad}, scalars=p.scalars) for p, bad in zip(reply.parts, parts, strict=True)]
+                    1, [Payload({**p, **bad}, scalars=p.scalars) for p, bad in zip(reply.payloads, parts, strict=True)]
                 )
             else:
                 yield reply
 
-    monkeypatch.setattr(LocalEngine, "ask", broken)
+    monkeypatch.setattr(LocalEngine, "execute", broken)
     experiment = small(name, rounds=1)
     result = run(experiment)
     left_out = events(experiment.out)[0]["left_out"]
@@ -185,14 +187,14 @@ def test_below_quorum_the_run_stops_with_its_checkpoint_intact(
     name: str, small: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     experiment = small(name, rounds=2)
-    ask = LocalEngine.ask
+    ask = LocalEngine.execute
 
     def silent(self: LocalEngine, clients: Sequence[int], actions: Sequence[Action], index: int) -> Iterator[Reply]:
         for reply in ask(self, clients, actions, index):
             if index == 0 or reply.client == 0:
                 yield reply
 
-    monkeypatch.setattr(LocalEngine, "ask", silent)
+    monkeypatch.setattr(LocalEngine, "execute", silent)
     with pytest.raises(QuorumError, match="only 1 of 3 clients"):
         run(experiment)
     monkeypatch.undo()

@@ -15,15 +15,16 @@ import pytest
 import torch
 from tests.conftest import VARIANTS
 
-from fedchoir import Experiment, Result, methods, run, runner
-from fedchoir import experiment as experiments
+from fedchoir import Experiment, Result, methods, run
+from fedchoir.core.federation_spec import ClientInfo
+from fedchoir.core.settings import Settings
 from fedchoir.data.public import PublicSet
-from fedchoir.data.scenarios import Scenario
-from fedchoir.engines.codec import Letter, MessageError
-from fedchoir.engines.flower.engine import FlowerEngine
-from fedchoir.engines.flower.site import SiteData, Worker
-from fedchoir.federation.settings import Settings
-from fedchoir.federation.task import ClientCard
+from fedchoir.data.scenario import Scenario
+from fedchoir.deploy.client_worker import SiteData, Worker
+from fedchoir.deploy.engine import FlowerEngine
+from fedchoir.engines.messages import Envelope, MessageError
+from fedchoir.experiments import config as experiments
+from fedchoir.experiments import run as runner
 
 NAMES = list(methods.registry())
 
@@ -50,10 +51,10 @@ class Courier:
         self.sent: list[dict[str, Any]] = []
         self.trouble: Callable[[int, dict[str, Any]], str] = lambda client, header: ""
 
-    def arrivals(self, cards: tuple[ClientCard, ...]) -> tuple[ClientCard, ...]:
+    def arrivals(self, cards: tuple[ClientInfo, ...]) -> tuple[ClientInfo, ...]:
         return cards
 
-    def deliver(self, letters: Mapping[int, Letter], within: float = 0.0) -> Iterator[tuple[int, Letter | str]]:
+    def deliver(self, letters: Mapping[int, Envelope], within: float = 0.0) -> Iterator[tuple[int, Envelope | str]]:
         for k, letter in reversed(letters.items()):
             text, blobs = letter.text(), [bytes(blob) for blob in letter.blobs]
             header = json.loads(text)
@@ -66,7 +67,7 @@ class Courier:
             except MessageError as error:
                 yield k, str(error)
                 continue
-            yield k, Letter.read(answer.text(), answer.blobs)
+            yield k, Envelope.read(answer.text(), answer.blobs)
 
 
 def on_flower(

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedchoir.data.images import image_hashes
-from fedchoir.data.scenarios import Scenario
+from fedchoir.data.image.image_set import image_hashes
+from fedchoir.data.scenario import Scenario
 
 WriteTree = Callable[..., list[Path]]
 WriteNpz = Callable[..., Path]

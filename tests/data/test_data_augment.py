@@ -4,12 +4,12 @@ import pytest
 import torch
 from torchvision.transforms import v2
 
-from fedchoir.data import augment as module
-from fedchoir.data.augment import affine, augment, draw_boxes, grey, jitter, resized_crop, rotate, shift, turn_hue
-from fedchoir.data.style import WIDE, restyle
-from fedchoir.errors import UsageError
+from fedchoir.data.image import augment as module
+from fedchoir.data.image.augment import affine, augment, draw_boxes, grey, jitter, resized_crop, rotate, shift, turn_hue
+from fedchoir.data.image.color_transforms import WIDE_COLORS, recolor
+from fedchoir.utils.errors import UsageError
 
-KINDS = ["none", "weak", "strong", "fccl", "affine", "paint", "affine-paint"]
+KINDS = ["none", "weak", "strong", "fccl", "affine", "recolor", "affine-recolor"]
 tv = v2.functional
 
 
@@ -41,7 +41,7 @@ def test_shape_range_determinism_and_untouched_input(images, kind):
     assert torch.equal(images, before)
 
 
-@pytest.mark.parametrize("kind", ["weak", "strong", "fccl", "affine", "affine-paint"])
+@pytest.mark.parametrize("kind", ["weak", "strong", "fccl", "affine", "affine-recolor"])
 def test_every_sample_has_its_own_parameters(images, kind):
     same = images[:1].expand(8, -1, -1, -1)
     seen = augment(same, kind, seeded(3))
@@ -126,9 +126,9 @@ def test_affine_is_torchvisions_where_nothing_comes_from_outside(pixels):
 
 
 def test_painting_is_a_wide_style_for_half_of_the_images(images):
-    seen = augment(images, "paint", seeded(7))
-    assert torch.equal(seen, restyle(images.float() / 255, WIDE, 0.5, seeded(7)))
-    both, moved = (augment(images, kind, seeded(7)) for kind in ("affine-paint", "affine"))
+    seen = augment(images, "recolor", seeded(7))
+    assert torch.equal(seen, recolor(images.float() / 255, WIDE_COLORS, 0.5, seeded(7)))
+    both, moved = (augment(images, kind, seeded(7)) for kind in ("affine-recolor", "affine"))
     plain = (both == moved).flatten(1).all(dim=1)
     assert 2 < int(plain.sum()) < 14
 

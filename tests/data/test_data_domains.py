@@ -14,10 +14,10 @@ from PIL import Image
 from scipy.io import savemat
 from torchvision import datasets
 
-from fedchoir.data.domains import SOURCES, load_domain
-from fedchoir.data.images import image_hashes
-from fedchoir.data.torchvision_sets import OPENERS, fetch
-from fedchoir.errors import UsageError
+from fedchoir.data.image.datasets import SOURCES, load_domain
+from fedchoir.data.image.image_set import image_hashes
+from fedchoir.data.image.torchvision_sets import OPENERS, fetch
+from fedchoir.utils.errors import UsageError
 
 RNG = np.random.default_rng(0)
 

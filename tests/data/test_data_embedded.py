@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedchoir.data import embedded, rendering
-from fedchoir.data.embedded import CLASSES, DOMAINS, TEST, TEST_FONTS, TRAIN, TRAIN_FONTS, cache_dir
-from fedchoir.data.images import image_hashes
+from fedchoir.data.image import embedded, rendering
+from fedchoir.data.image.embedded import CLASSES, DOMAINS, TEST, TEST_FONTS, TRAIN, TRAIN_FONTS, cache_dir
+from fedchoir.data.image.image_set import image_hashes
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fedchoir.data.files import (
+from fedchoir.data.image.files import (
     data_root,
     decode,
     find_folder,
@@ -17,7 +17,7 @@ from fedchoir.data.files import (
     read_npz,
     read_public_npz,
 )
-from fedchoir.errors import UsageError
+from fedchoir.utils.errors import UsageError
 
 
 def one_line(caught) -> str:

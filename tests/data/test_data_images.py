@@ -7,7 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchvision.transforms import v2
 
-from fedchoir.data.images import ImageSet, as_images, concatenate, image_hashes, images_digest, normalise, resize
+from fedchoir.data.image.image_set import (
+    ImageSet,
+    as_images,
+    concatenate,
+    image_hashes,
+    images_digest,
+    normalise,
+    resize,
+)
 from fedchoir.data.splits import add_label_noise, apportion, complement, held_out, stratified_sample, unseen
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedchoir.data.scenarios import DataOptions, Scenario, load_scenario
-from fedchoir.errors import UsageError
+from fedchoir.data.scenario import DataOptions, Scenario, load_scenario
+from fedchoir.utils.errors import UsageError
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def test_label_skew(cifar_root, kind, assert_disjoint):
     options = DataOptions(partition=kind, clients=5, classes_per_client=4)
     scenario = load_scenario("cifar10", root=cifar_root, seed=3, options=options)
     assert [c.name for c in scenario.clients] == [f"client-{i}" for i in range(5)]
-    assert {c.home for c in scenario.clients} == set(scenario.tests) == {"global"}
+    assert {c.domain for c in scenario.clients} == set(scenario.tests) == {"global"}
     assert sum(sizes(scenario)) == 600
     assert_disjoint(scenario)
     assert scenario.classes[3] == "class 3"

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedchoir.data.partition import classes_per_client, dirichlet, from_file, iid, least_images, shards
-from fedchoir.errors import UsageError
+from fedchoir.utils.errors import UsageError
 
 
 def assert_every_image_once(parts, images: int):

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedchoir.data.images import IMAGENET_MEAN, images_digest
+from fedchoir.data.image.image_set import IMAGENET_MEAN, images_digest
 from fedchoir.data.public import PUBLIC, load_public
-from fedchoir.errors import UsageError
+from fedchoir.utils.errors import UsageError
 
 
 @pytest.fixture

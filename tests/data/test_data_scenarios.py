@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedchoir.data.images import ImageSet, image_hashes
-from fedchoir.data.scenarios import SCENARIOS, DataOptions, Scenario, info, load_scenario
-from fedchoir.errors import UsageError
+from fedchoir.data.image.image_set import ImageSet, image_hashes
+from fedchoir.data.scenario import SCENARIOS, DataOptions, Scenario, info, load_scenario
+from fedchoir.utils.errors import UsageError
 
 DIGITS = ("mnist", "usps", "svhn", "syn")
 
@@ -69,7 +69,7 @@ def test_digits_lite(clients, assert_disjoint):
     assert scenario.own_tests == {}
     assert_disjoint(scenario)
     for client in scenario.clients:
-        assert client.home == client.name
+        assert client.domain == client.name
         assert set(client.train.labels.tolist()) == set(range(10))
 
 
@@ -104,7 +104,7 @@ def test_explicit_sizes_must_be_there(digits_root):
 def test_more_clients_than_domains(digits_root, assert_disjoint):
     scenario = load_scenario("digits", root=digits_root, options=DataOptions(clients=20, private=(50,)))
     assert [c.name for c in scenario.clients[:6]] == ["mnist-0", "mnist-1", "mnist-2", "mnist-3", "mnist-4", "usps-0"]
-    assert [c.home for c in scenario.clients[:6]] == ["mnist"] * 5 + ["usps"]
+    assert [c.domain for c in scenario.clients[:6]] == ["mnist"] * 5 + ["usps"]
     assert sizes(scenario) == [10] * 20
     assert_disjoint(scenario)
     uneven = load_scenario("digits", root=digits_root, options=DataOptions(clients=6, private=(50,)))
@@ -140,7 +140,7 @@ def test_whole_folder_leaks_as_told_and_says_so(tmp_path, write_tree):
     assert sizes(scenario) == [23, 15, 8, 8]
     assert sum("TESTED ON THE WHOLE FOLDER" in note for note in scenario.notes) == 4
     for client in scenario.clients:
-        assert set(image_hashes(client.train.images)) <= set(image_hashes(scenario.tests[client.home].images))
+        assert set(image_hashes(client.train.images)) <= set(image_hashes(scenario.tests[client.domain].images))
 
 
 def test_whole_folder_trains_on_the_first_part_of_a_folder(tmp_path, write_tree):
@@ -150,7 +150,7 @@ def test_whole_folder_trains_on_the_first_part_of_a_folder(tmp_path, write_tree)
     scenario = load_scenario("office-caltech", root=tmp_path, options=options)
     for client in scenario.clients:
         assert client.train.labels.unique().tolist() == [0, 1, 2, 3]
-        assert scenario.tests[client.home].labels.unique().tolist() == [0, 1, 2, 3, 4]
+        assert scenario.tests[client.domain].labels.unique().tolist() == [0, 1, 2, 3, 4]
 
 
 def hashes(images: ImageSet) -> set[bytes]:
@@ -221,7 +221,7 @@ def test_folder_of_npz_with_seven_classes(sites, assert_disjoint):
     assert info(str(sites)).domains == ("east", "north", "south", "west")
     scenario = load_scenario(str(sites), seed=0)
     assert len(scenario.classes) == 7
-    assert tuple(scenario.tests) == tuple(c.home for c in scenario.clients) == ("east", "north", "south", "west")
+    assert tuple(scenario.tests) == tuple(c.domain for c in scenario.clients) == ("east", "north", "south", "west")
     assert sizes(scenario) == [70] * 4
     assert [len(test) for test in scenario.tests.values()] == [21] * 4
     assert scenario.tests["east"].images.shape[-2:] == (32, 32)
@@ -239,7 +239,7 @@ def test_folder_of_mixed_clients_with_unequal_classes(tmp_path, write_tree, asse
     (folder / "README.txt").write_text("not a client")
     scenario = load_scenario(str(folder), options=DataOptions(image_size=24))
     assert scenario.classes == ("ant", "bee", "cat", "dog", "emu")
-    assert [(c.name, len(c.train), len(scenario.tests[c.home])) for c in scenario.clients] == [
+    assert [(c.name, len(c.train), len(scenario.tests[c.domain])) for c in scenario.clients] == [
         ("berlin", 24, 6),
         ("paris", 10, 4),
         ("rome", 16, 4),

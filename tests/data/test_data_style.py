@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedchoir.data import style as module
-from fedchoir.data.images import IMAGENET_MEAN, IMAGENET_STD, denormalise, normalise
-from fedchoir.data.style import paint, restyle, restyled, style_of
+from fedchoir.data.image import color_transforms as module
+from fedchoir.data.image.color_transforms import color_statistics, paint, recolor, recolored
+from fedchoir.data.image.image_set import IMAGENET_MEAN, IMAGENET_STD, denormalise, normalise
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -22,14 +22,14 @@ def images() -> torch.Tensor:
 
 @pytest.fixture
 def styles(images: torch.Tensor) -> torch.Tensor:
-    return torch.stack([style_of(images[:10]), style_of(images[10:] // 2)])
+    return torch.stack([color_statistics(images[:10]), color_statistics(images[10:] // 2)])
 
 
 # -- what a style is ---------------------------------------------------------------------------------------------------
 
 
 def test_a_style_is_a_mean_and_two_covariances_by_numpy(images):
-    style = style_of(images).double().numpy()
+    style = color_statistics(images).double().numpy()
     x = images.numpy().astype(np.float64) / 255
     colours = x.mean(axis=(2, 3))
     between = np.cov(colours, rowvar=False, bias=True)
@@ -40,23 +40,23 @@ def test_a_style_is_a_mean_and_two_covariances_by_numpy(images):
 
 
 def test_the_covariances_add_up_to_that_of_all_pixels(images):
-    style = style_of(images)
+    style = color_statistics(images)
     total = sum(style[:, part] @ style[:, part].T for part in (slice(1, 4), slice(4, 7)))
     pixels = (images.float() / 255).transpose(0, 1).flatten(1)
     torch.testing.assert_close(total, torch.cov(pixels, correction=0), atol=1e-5, rtol=0)
 
 
 def test_order_chunks_and_places_of_pixels_do_not_matter(images, monkeypatch):
-    style = style_of(images)
-    torch.testing.assert_close(style_of(images.flip(0)), style)
-    torch.testing.assert_close(style_of(images.flatten(2)[:, :, torch.randperm(64)].view_as(images)), style)
+    style = color_statistics(images)
+    torch.testing.assert_close(color_statistics(images.flip(0)), style)
+    torch.testing.assert_close(color_statistics(images.flatten(2)[:, :, torch.randperm(64)].view_as(images)), style)
     monkeypatch.setattr(module, "_CHUNK", 7)
-    torch.testing.assert_close(style_of(images), style)
+    torch.testing.assert_close(color_statistics(images), style)
 
 
 @pytest.mark.parametrize("value", [0, 255])
 def test_one_plain_image_has_a_style_too(value):
-    style = style_of(torch.full((1, 3, 4, 4), value, dtype=torch.uint8))
+    style = color_statistics(torch.full((1, 3, 4, 4), value, dtype=torch.uint8))
     torch.testing.assert_close(style[:, 0], torch.full((3,), value / 255))
     assert style[:, 1:].abs().max() < 2e-3
 
@@ -96,8 +96,8 @@ def test_painted_sets_have_the_style_they_were_painted_in():
         [[0.5, 0.06, 0, 0, 0.05, 0, 0], [0.4, 0.02, 0.05, 0, 0.01, 0.06, 0], [0.6, 0, 0.01, 0.04, -0.02, 0.01, 0.03]]
     )
     pixels = torch.rand(4000, 3, 6, 6, generator=seeded(2))
-    seen = restyle(pixels, wanted.unsqueeze(0), 1.0, seeded(3))
-    got = style_of(seen.mul(255).round().byte())
+    seen = recolor(pixels, wanted.unsqueeze(0), 1.0, seeded(3))
+    got = color_statistics(seen.mul(255).round().byte())
     for part in (slice(1, 4), slice(4, 7)):
         torch.testing.assert_close(
             got[:, part] @ got[:, part].T, wanted[:, part] @ wanted[:, part].T, atol=4e-4, rtol=0
@@ -111,13 +111,13 @@ def test_painted_sets_have_the_style_they_were_painted_in():
 def test_range_determinism_and_untouched_input(images, styles):
     pixels = images.float() / 255
     before = pixels.clone()
-    first, again, other = (restyle(pixels, styles, 0.5, seeded(s)) for s in (1, 1, 2))
+    first, again, other = (recolor(pixels, styles, 0.5, seeded(s)) for s in (1, 1, 2))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert torch.equal(pixels, before)
     assert first.min() >= 0
     assert first.max() <= 1
-    wild = restyle(pixels, 1e6 * styles, 1.0, seeded(1))  # whatever another site sends
+    wild = recolor(pixels, 1e6 * styles, 1.0, seeded(1))  # whatever another site sends
     assert wild.min() >= 0
     assert wild.max() <= 1
 
@@ -125,14 +125,14 @@ def test_range_determinism_and_untouched_input(images, styles):
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 def test_the_share_that_is_painted(styles, share):
     pixels = torch.rand(2000, 3, 4, 4, generator=seeded(4))
-    painted = (restyle(pixels, styles, share, seeded(5)) != pixels).flatten(1).any(dim=1).float().mean()
+    painted = (recolor(pixels, styles, share, seeded(5)) != pixels).flatten(1).any(dim=1).float().mean()
     assert abs(painted - share) < 0.04
 
 
 def test_every_style_is_used_and_every_image_drawn_on_its_own():
     plain = torch.zeros(3, 3, 7)
     plain[:, :, 0] = torch.tensor([0.2, 0.5, 0.8]).unsqueeze(1)  # three grounds, no variation
-    seen = restyle(torch.rand(300, 3, 4, 4, generator=seeded(6)), plain, 1.0, seeded(7))[:, 0, 0, 0]
+    seen = recolor(torch.rand(300, 3, 4, 4, generator=seeded(6)), plain, 1.0, seeded(7))[:, 0, 0, 0]
     counts = torch.stack([(seen - ground).abs() < 1e-6 for ground in (0.2, 0.5, 0.8)]).sum(dim=1)
     assert counts.sum() == 300
     assert counts.min() > 60
@@ -140,13 +140,13 @@ def test_every_style_is_used_and_every_image_drawn_on_its_own():
 
 def test_any_device_without_reading_back(styles):
     pixels = torch.empty(4, 3, 8, 8, device="meta")
-    assert restyle(pixels, styles.to("meta"), 0.5, seeded(0)).device.type == "meta"
+    assert recolor(pixels, styles.to("meta"), 0.5, seeded(0)).device.type == "meta"
 
 
 def test_normalised_images_are_restyled_in_their_own_scale(images, styles):
     pixels = images.float() / 255
     normal = normalise(images, IMAGENET_MEAN, IMAGENET_STD)
     torch.testing.assert_close(denormalise(normal, IMAGENET_MEAN, IMAGENET_STD), pixels)
-    seen = restyled(normal, lambda x, g: restyle(x, styles, 0.5, g), seeded(1), IMAGENET_MEAN, IMAGENET_STD)
-    expected = normalise(restyle(pixels, styles, 0.5, seeded(1)), IMAGENET_MEAN, IMAGENET_STD)
+    seen = recolored(normal, lambda x, g: recolor(x, styles, 0.5, g), seeded(1), IMAGENET_MEAN, IMAGENET_STD)
+    expected = normalise(recolor(pixels, styles, 0.5, seeded(1)), IMAGENET_MEAN, IMAGENET_STD)
     torch.testing.assert_close(seen, expected, atol=1e-4, rtol=1e-4)

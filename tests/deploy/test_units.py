@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from fedchoir.cli import app
+from fedchoir.cli.app import app
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "systemd"
 UNITS = sorted(FOLDER.glob("*.service"))

@@ -15,7 +15,7 @@ import typer.main
 from typer.testing import CliRunner
 
 from fedchoir import methods
-from fedchoir.cli import app
+from fedchoir.cli.app import app
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").glob("*.md"))

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fedchoir import methods, plugins
-from fedchoir.cli import app
-from fedchoir.errors import UsageError
-from fedchoir.sweep import jobs_of, read_sweep
+from fedchoir import methods
+from fedchoir.cli.app import app
+from fedchoir.experiments.sweep import jobs_of, read_sweep
+from fedchoir.utils import plugins
+from fedchoir.utils.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
 METHOD, DATA = ROOT / "docs" / "your-own-method.md", ROOT / "docs" / "your-own-data.md"

@@ -28,7 +28,7 @@ PATIENCE = 240.0  # seconds that anything may take on a busy machine before a te
 TROUBLE = Path(__file__).parent / "troubled.py"
 
 
-class Federation:
+class Server:
     """Sites and a server in one folder."""
 
     def __init__(self, folder: Path, sites: Mapping[str, Any] = SITES) -> None:
@@ -149,8 +149,8 @@ class Federation:
 
 
 @pytest.fixture
-def federation(tmp_path: Path) -> Iterator[Federation]:
-    made = Federation(tmp_path)
+def federation(tmp_path: Path) -> Iterator[Server]:
+    made = Server(tmp_path)
     try:
         yield made
     finally:
@@ -158,9 +158,9 @@ def federation(tmp_path: Path) -> Iterator[Federation]:
 
 
 @pytest.fixture
-def trio(tmp_path: Path) -> Iterator[Federation]:
+def trio(tmp_path: Path) -> Iterator[Server]:
     """Three sites: the fewest among which a sum hides its summands."""
-    made = Federation(tmp_path, {**SITES, **THIRD})
+    made = Server(tmp_path, {**SITES, **THIRD})
     try:
         yield made
     finally:

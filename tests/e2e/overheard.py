@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from fedchoir.engines.codec import Letter
-from fedchoir.engines.flower import post
-from fedchoir.federation.client import Client
-from fedchoir.federation.payload import Payload, says
-from fedchoir.federation.phases import PublicBatch
+from fedchoir.core.actions import PublicBatch
+from fedchoir.core.client import Client
+from fedchoir.deploy import transport as post
+from fedchoir.engines.messages import Envelope
 from fedchoir.methods.fccl_plus import FCCLPlus
+from fedchoir.payload import Payload, sends
 
 NOTES = Path(os.environ.get("FEDCHOIR_TEST_NOTES", ""))
 
@@ -26,9 +26,9 @@ class Overheard(FCCLPlus):
     name = "overheard"
     title = "for tests"
 
-    @says(logits="B C", similarity="B B-1")
-    def speak(self, client: Client, batch: PublicBatch) -> Payload:
-        payload = super().speak(client, batch)
+    @sends(logits="B C", similarity="B B-1")
+    def share(self, client: Client, batch: PublicBatch) -> Payload:
+        payload = super().share(client, batch)
         if client.name == "red" and client.round == 1:
             raise RuntimeError("the scanner is on fire")
         put_down("said", client, batch, payload)
@@ -44,9 +44,9 @@ def put_down(what: str, client: Client, batch: PublicBatch, payload: Payload) ->
     np.savez(path, **{name: t.cpu().numpy() for name, t in payload.items()})
 
 
-def overhear(self: post.GridPost, reply: Any) -> Letter | str:
+def overhear(self: post.GridTransport, reply: Any) -> Envelope | str:
     answer = read(self, reply)
-    if isinstance(answer, Letter):
+    if isinstance(answer, Envelope):
         name = uuid.uuid4().hex
         for number, blob in enumerate(answer.blobs):
             (NOTES / f"wire-{name}-{number}").write_bytes(blob)
@@ -54,6 +54,6 @@ def overhear(self: post.GridPost, reply: Any) -> Letter | str:
     return answer
 
 
-read = post.GridPost._read
+read = post.GridTransport._read
 if "FEDCHOIR_TEST_NOTES" in os.environ:  # in the processes of the test, and not where tests are collected
-    post.GridPost._read = overhear  # type: ignore[method-assign]
+    post.GridTransport._read = overhear  # type: ignore[method-assign]

@@ -10,10 +10,10 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.e2e.conftest import MODELS, SETTINGS, SITES, TROUBLE, Federation
+from tests.e2e.conftest import MODELS, SETTINGS, SITES, TROUBLE, Server
 
 import fedchoir
-from fedchoir.federation import checkpoint
+from fedchoir.core import checkpoint
 
 pytestmark = pytest.mark.e2e
 
@@ -22,7 +22,7 @@ def left_out(events: list[dict[str, Any]]) -> list[str]:
     return ["; ".join(out["why"] for out in event["left_out"] if out["client"] == "red") for event in events]
 
 
-def local_run(federation: Federation) -> fedchoir.Result:
+def local_run(federation: Server) -> fedchoir.Result:
     """The same experiment in one process: the rows of the sites' own test sets are its diagonal."""
     return fedchoir.run(
         fedchoir.Experiment(
@@ -38,7 +38,7 @@ def numbers(folder: Path) -> list[Any]:
     return [{k: e[k] for k in ("round", "accuracy", "losses", "bytes_up", "bytes_down", "left_out")} for e in lines]
 
 
-def test_same_numbers_as_one_process_and_a_killed_server_goes_on_to_them(federation: Federation) -> None:
+def test_same_numbers_as_one_process_and_a_killed_server_goes_on_to_them(federation: Server) -> None:
     federation.node("green"), federation.node("red")
     straight = federation.write("straight", settings={"sync": "epoch"})
     server = federation.serve(straight)
@@ -70,7 +70,7 @@ def test_same_numbers_as_one_process_and_a_killed_server_goes_on_to_them(federat
     assert numbers(federation.folder / "broken") == numbers(federation.folder / "straight")
 
 
-def test_each_trouble_of_a_client_costs_it_one_round_and_is_named(federation: Federation) -> None:
+def test_each_trouble_of_a_client_costs_it_one_round_and_is_named(federation: Server) -> None:
     plugin = {"FEDCHOIR_PLUGINS": str(TROUBLE)}
     federation.node("green", **plugin), federation.node("red", **plugin)
     path = federation.write(
@@ -93,7 +93,7 @@ def test_each_trouble_of_a_client_costs_it_one_round_and_is_named(federation: Fe
         assert f"red was left out of speak: {reason}" in federation.log("serve.log")
 
 
-def test_a_late_node_joins_and_a_killed_supernode_comes_back(federation: Federation) -> None:
+def test_a_late_node_joins_and_a_killed_supernode_comes_back(federation: Server) -> None:
     gates = federation.folder / "gates"
     gates.mkdir()
     for who in ("green-0", "red-2", "green-3", "green-4"):
@@ -139,7 +139,7 @@ def test_a_late_node_joins_and_a_killed_supernode_comes_back(federation: Federat
     assert [client["train"] for client in result["clients"]] == [48, 48]
 
 
-def test_check_says_what_does_not_fit(federation: Federation) -> None:
+def test_check_says_what_does_not_fit(federation: Server) -> None:
     federation.node("green")
     federation.start(
         "node-red.log", "node", "--server", f"127.0.0.1:{federation.port}", "--data", "data/red.npz",

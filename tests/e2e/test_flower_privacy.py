@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.e2e.conftest import MODELS, Federation
+from tests.e2e.conftest import MODELS, Server
 from tests.privacy.test_secure_sum import assert_uniform
 
-from fedchoir.federation.payload import Payload
-from fedchoir.privacy.desk import MASKED
+from fedchoir.payload import Payload
+from fedchoir.privacy.secure_aggregation.client import MASKED
 
 pytestmark = pytest.mark.e2e
 PLUGIN = Path(__file__).parent / "overheard.py"
 
 
-def test_secure_sums_survive_a_drop_out_and_noise_stops_at_its_budget(trio: Federation) -> None:
+def test_secure_sums_survive_a_drop_out_and_noise_stops_at_its_budget(trio: Server) -> None:
     notes = trio.folder / "notes"
     notes.mkdir()
     plugin = {"FEDCHOIR_PLUGINS": str(PLUGIN), "FEDCHOIR_TEST_NOTES": str(notes)}
@@ -62,9 +62,9 @@ def assert_means_were_heard(notes: Path) -> None:
         names = [name for name in sorted(MODELS) if (name, number) != ("red", 1)]
         for batch in range(3):
             said = [np.load(notes / f"said-{name}-{number}-{batch}.npz") for name in names]
-            heard = np.load(notes / f"heard-green-{number}-{batch}.npz")
+            received = np.load(notes / f"heard-green-{number}-{batch}.npz")
             for tensor in ("logits", "similarity"):
-                assert np.abs(heard[tensor] - np.mean([one[tensor] for one in said], axis=0)).max() < 1e-4
+                assert np.abs(received[tensor] - np.mean([one[tensor] for one in said], axis=0)).max() < 1e-4
                 checked += 1
     assert checked == 12
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-from tests.e2e.conftest import Federation
+from tests.e2e.conftest import Server
 
-from fedchoir.engines.codec import Letter
-from fedchoir.engines.flower.federation import read_federation
-from fedchoir.engines.flower.link import Link
-from fedchoir.engines.flower.post import GridPost
-from fedchoir.engines.flower.seal import Sealer
-from fedchoir.engines.flower.serve import question
+from fedchoir.deploy.config import read_federation
+from fedchoir.deploy.server import question
+from fedchoir.deploy.signing import Signer
+from fedchoir.deploy.superlink import SuperLinkProcess
+from fedchoir.deploy.transport import GridTransport
+from fedchoir.engines.messages import Envelope
 
 pytestmark = pytest.mark.e2e
 
@@ -26,12 +26,15 @@ REFUSED = {  # and what the SuperNode says about it
 }
 
 
-def test_only_registered_keys_come_in_and_only_the_federations_server_is_obeyed(federation: Federation) -> None:
+def test_only_registered_keys_come_in_and_only_the_federations_server_is_obeyed(federation: Server) -> None:
     file = read_federation(federation.write("run"))
     federation.fedchoir("keys", "--folder", "foreign", "--host", "127.0.0.1", "--site", "red")
     address, unsafe = (f"127.0.0.1:{port}" for port in (federation.port, federation.free_port()))
     rehearsal = read_federation(federation.write("rehearsal", insecure=True, address=unsafe))
-    with Link(file, federation.folder / "link") as link, Link(rehearsal, federation.folder / "unsafe") as open_link:
+    with (
+        SuperLinkProcess(file, federation.folder / "link") as link,
+        SuperLinkProcess(rehearsal, federation.folder / "unsafe") as open_link,
+    ):
         raw = {
             "no key": ["--root-certificates", "keys/ca.crt"],
             "unregistered key": ["--root-certificates", "keys/ca.crt", "--auth-supernode-private-key", "foreign/red"],
@@ -52,19 +55,19 @@ def test_only_registered_keys_come_in_and_only_the_federations_server_is_obeyed(
 
         # a run that anyone could start on this SuperLink gets nothing out of a site, and neither does a replay
         asked = question(file.plan())
-        honest = Sealer.read(file.certificate, file.key)
-        imposter = Sealer.read(federation.folder / "foreign/server.crt", federation.folder / "foreign/server.key")
+        honest = Signer.read(file.certificate, file.key)
+        imposter = Signer.read(federation.folder / "foreign/server.crt", federation.folder / "foreign/server.key")
         (node,) = online
 
-        def answer(sealer: Sealer | None) -> Letter | str:
-            post = GridPost(grid, link, ("green",), asked, deadline=60, limit=file.limit, sealer=sealer)
-            ((_, came),) = post._exchange({node: Letter(dict(asked))}, "query.card", 60)
+        def answer(sealer: Signer | None) -> Envelope | str:
+            post = GridTransport(grid, link, ("green",), asked, deadline=60, limit=file.limit, sealer=sealer)
+            ((_, came),) = post._exchange({node: Envelope(dict(asked))}, "query.card", 60)
             return came
 
         for sealer in (None, imposter, ReplayedFrom(honest, run=7)):
             assert "not sealed by this federation's server" in str(answer(sealer))
         told = answer(honest)
-        assert isinstance(told, Letter)
+        assert isinstance(told, Envelope)
         assert told.header["name"] == "green"
         assert told.header["train"] == 48
 
@@ -77,13 +80,13 @@ def test_only_registered_keys_come_in_and_only_the_federations_server_is_obeyed(
         assert green.poll() is None or green.returncode == 2
 
 
-def assert_refused(federation: Federation, name: str, process: subprocess.Popen[bytes]) -> None:
+def assert_refused(federation: Server, name: str, process: subprocess.Popen[bytes]) -> None:
     federation.until(lambda: process.poll() is not None)
     assert process.returncode != 0, name
     assert REFUSED[name] in federation.log(f"{name}.log")
 
 
-def supernode(federation: Federation, name: str, address: str, *options: str) -> subprocess.Popen[bytes]:
+def supernode(federation: Server, name: str, address: str, *options: str) -> subprocess.Popen[bytes]:
     """Flower's own SuperNode, without ours around it: it says what it likes."""
     return federation.program(
         f"{name}.log", "flower-supernode", "--superlink", address, "--max-retries", "2",
@@ -94,7 +97,7 @@ def supernode(federation: Federation, name: str, address: str, *options: str) ->
 class ReplayedFrom:
     """A seal of the right server, but for another run."""
 
-    def __init__(self, sealer: Sealer, run: int) -> None:
+    def __init__(self, sealer: Signer, run: int) -> None:
         self.certificate, self._sealer, self._run = sealer.certificate, sealer, run
 
     def seal(self, run: int, node: int, text: str, blobs: list[bytes]) -> bytes:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fedchoir.federation import checkpoint
+from fedchoir.core import checkpoint
 
 COMMAND = ("--models", "simple_cnn@4,resnet10@4,mlp", "--rounds", "5", "--device", "cpu")
 SETTINGS = ("image_size=16", "local_epochs=3", "local_batch=16", "public_size=40", "public_batch=16")

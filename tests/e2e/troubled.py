@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
-from fedchoir.engines.flower import site
-from fedchoir.federation import checkpoint, perform
-from fedchoir.federation.client import Client
-from fedchoir.federation.payload import Payload, says
-from fedchoir.federation.phases import PublicBatch
+from fedchoir.core import checkpoint, perform
+from fedchoir.core.actions import PublicBatch
+from fedchoir.core.client import Client
+from fedchoir.deploy import client_worker as site
 from fedchoir.methods.fedmd import FedMD
+from fedchoir.payload import Payload, sends
 
 TROUBLES = ("raises", "hangs", "nan", "shape", "undeclared", "huge", "full", "fine")
 
@@ -26,9 +26,9 @@ class Troubled(FedMD):
     name = "troubled"
     title = "for tests"
 
-    @says(logits="B C")
-    def speak(self, client: Client, batch: PublicBatch) -> Payload:
-        payload = super().speak(client, batch)
+    @sends(logits="B C")
+    def share(self, client: Client, batch: PublicBatch) -> Payload:
+        payload = super().share(client, batch)
         trouble = TROUBLES[client.round] if client.name == "red" else "fine"
         if trouble == "fine":
             return payload
@@ -65,10 +65,10 @@ class Gated(FedMD):
     name = "gated"
     title = "for tests"
 
-    @says(logits="B C")
-    def speak(self, client: Client, batch: PublicBatch) -> Payload:
+    @sends(logits="B C")
+    def share(self, client: Client, batch: PublicBatch) -> Payload:
         folder, who = Path(os.environ["FEDCHOIR_TEST_GATES"]), f"{client.name}-{client.round}"
         (folder / f"began-{who}").touch()
         while (folder / f"hold-{who}").exists():
             time.sleep(0.1)
-        return super().speak(client, batch)
+        return super().share(client, batch)

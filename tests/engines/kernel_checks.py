@@ -20,10 +20,11 @@ from torchvision.models.googlenet import BasicConv2d
 from torchvision.models.mobilenetv2 import InvertedResidual
 from torchvision.models.resnet import BasicBlock
 
-from fedchoir.engines.kernels import depthwise, excite, norm
-from fedchoir.engines.kernels.aside import weights_aside
-from fedchoir.engines.kernels.common import NONE, RELU, RELU6, SILU, _counters
-from fedchoir.engines.lean import use_lean_layers
+from fedchoir.engines.local.fused import depthwise, norm
+from fedchoir.engines.local.fused import squeeze_excite as excite
+from fedchoir.engines.local.fused.common import NONE, RELU, RELU6, SILU, _counters
+from fedchoir.engines.local.fused.deferred_weight_grads import weights_aside
+from fedchoir.engines.local.fused.layers import use_fused_layers
 from fedchoir.models.base import conv_norm_relu
 
 ACTIVATIONS: dict[int, Callable[[Tensor], Tensor]] = {NONE: lambda t: t, RELU: F.relu, RELU6: F.relu6, SILU: F.silu}
@@ -152,13 +153,13 @@ def check_block(block: nn.Module, device: str) -> None:
     """A whole block: output, gradients of input and weights, running statistics; asked without learning; in eval."""
     torch.manual_seed(3)
     plain = nn.Sequential(block).to(device)
-    lean = copy.deepcopy(plain)
-    use_lean_layers(lean)
-    assert type(lean[0]) is not type(block)
+    fused = copy.deepcopy(plain)
+    use_fused_layers(fused)
+    assert type(fused[0]) is not type(block)
     plain.double()
     x, dy = images(5, 16, 6, 6, device=device), None
     found = []
-    for model, inputs in ((lean, x.clone()), (plain, x.double())):
+    for model, inputs in ((fused, x.clone()), (plain, x.double())):
         inputs.requires_grad_()
         y = model(inputs)
         dy = torch.randn_like(y) if dy is None else dy
@@ -167,24 +168,24 @@ def check_block(block: nn.Module, device: str) -> None:
         found.append([y, inputs.grad, slopes, *model.buffers()])
     for mine, theirs in zip(*found, strict=True):
         close(mine, theirs, 1e-4)
-    frozen = [b.clone() for b in lean.buffers()]
-    for model in (lean, plain):
+    frozen = [b.clone() for b in fused.buffers()]
+    for model in (fused, plain):
         for m in model.modules():
             if isinstance(m, nn.BatchNorm2d):
                 m.track_running_stats = False
-    close(lean(x), plain(x.double()), 1e-4)
-    assert all(torch.equal(a, b) for a, b in zip(frozen, lean.buffers(), strict=True))
-    lean.eval(), plain.eval()
-    close(lean(x), plain(x.double()), 1e-4)
+    close(fused(x), plain(x.double()), 1e-4)
+    assert all(torch.equal(a, b) for a, b in zip(frozen, fused.buffers(), strict=True))
+    fused.eval(), plain.eval()
+    close(fused(x), plain(x.double()), 1e-4)
     with torch.no_grad():
-        close(lean(x), plain(x.double()), 1e-4)
+        close(fused(x), plain(x.double()), 1e-4)
 
 
 def check_aside(block: nn.Module, device: str) -> None:
     """Gradients of weights that are found later, side by side, are those found at once; also if a loss asks often."""
     torch.manual_seed(4)
     model = nn.Sequential(copy.deepcopy(block)).to(device)
-    use_lean_layers(model)
+    use_fused_layers(model)
     views = [images(5, 16, 6, 6, device=device) for _ in range(3)]
     for asked in (views[:1], views):  # the layers of three passes are more than wait at once
         found, waited = [], []

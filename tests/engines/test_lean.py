@@ -16,23 +16,24 @@ from torch import nn
 from torchvision.models.resnet import BasicBlock
 
 from fedchoir import Experiment, run
-from fedchoir.engines import start
-from fedchoir.engines.kernels import depthwise, excite, norm
-from fedchoir.engines.lean import (
-    LeanBasicBlock,
-    LeanChain,
-    LeanInvertedResidual,
-    LeanMBConv,
+from fedchoir.engines import factory as start
+from fedchoir.engines.local.fused import depthwise, norm
+from fedchoir.engines.local.fused import squeeze_excite as excite
+from fedchoir.engines.local.fused.layers import (
+    FusedBasicBlock,
+    FusedChain,
+    FusedInvertedResidual,
+    FusedMBConv,
     MeanPool,
-    use_lean_layers,
+    use_fused_layers,
 )
-from fedchoir.errors import UsageError
 from fedchoir.models import build
+from fedchoir.utils.errors import UsageError
 
 
 def test_on_a_cpu_it_is_refused_in_one_line(small: Callable[..., Experiment]) -> None:
-    experiment = small("solo", compile=True)
-    with pytest.raises(UsageError, match="--compile is not possible: it is for GPUs"):
+    experiment = small("solo", fused=True)
+    with pytest.raises(UsageError, match="--fused is not possible: it is for GPUs"):
         run(experiment)
     assert not (experiment.out / "events.jsonl").exists()  # type: ignore[operator]
 
@@ -43,31 +44,31 @@ def test_what_is_missing_is_named(absent: str, line: str, monkeypatch: pytest.Mo
         dp_noise = 0.0
 
     monkeypatch.setattr(start.shutil if absent == "which" else start, absent, lambda name: None)
-    with pytest.raises(UsageError, match=f"--compile is not possible: it {line}"):
-        start._check_lean([torch.device("cuda")], Params())
+    with pytest.raises(UsageError, match=f"--fused is not possible: it {line}"):
+        start._check_fused([torch.device("cuda")], Params())
 
 
 def test_single_images_gradients_are_not_for_lean_layers() -> None:
     class Params:
         dp_noise = 1.0
 
-    with pytest.raises(UsageError, match="--compile is not possible with dp_noise"):
-        start._check_lean([torch.device("cuda")], Params())
+    with pytest.raises(UsageError, match="--fused is not possible with dp_noise"):
+        start._check_fused([torch.device("cuda")], Params())
 
 
 @pytest.mark.parametrize(
-    ("name", "block"), [("efficientnet_b0@0.5", LeanMBConv), ("mobilenet_v2@0.5", LeanInvertedResidual)]
+    ("name", "block"), [("efficientnet_b0@0.5", FusedMBConv), ("mobilenet_v2@0.5", FusedInvertedResidual)]
 )
 def test_with_lean_layers_a_model_is_the_same_model(name: str, block: type[nn.Module]) -> None:
     torch.manual_seed(0)
     model = build(name, 4, image_size=32).eval()
     x = torch.randn(2, 3, 32, 32)
     names, before = list(model.state_dict()), model(x)
-    use_lean_layers(model)
-    use_lean_layers(model)  # twice is once
+    use_fused_layers(model)
+    use_fused_layers(model)  # twice is once
     layers = list(model.modules())
     assert sum(isinstance(m, block) for m in layers) >= 16
-    assert sum(isinstance(m, LeanChain) for m in layers) == 2  # the first and the last
+    assert sum(isinstance(m, FusedChain) for m in layers) == 2  # the first and the last
     assert any(isinstance(m, MeanPool) for m in layers)
     filters = [m.weight for m in layers if isinstance(m, nn.Conv2d) and m.groups > 1]
     assert filters
@@ -78,10 +79,10 @@ def test_with_lean_layers_a_model_is_the_same_model(name: str, block: type[nn.Mo
 
 def test_group_norm_is_left_to_torch() -> None:
     model = build("resnet10_gn@16", 4, image_size=32)
-    use_lean_layers(model)
+    use_fused_layers(model)
     kinds = {type(m) for m in model.modules()}
     assert BasicBlock in kinds
-    assert not kinds & {LeanBasicBlock, LeanChain}
+    assert not kinds & {FusedBasicBlock, FusedChain}
 
 
 def test_what_the_kernels_cannot_do_is_left_to_torch() -> None:
@@ -89,9 +90,9 @@ def test_what_the_kernels_cannot_do_is_left_to_torch() -> None:
     first, second, *_ = model
     first.conv[0][1] = nn.BatchNorm2d(96, affine=False)
     second.conv[1][0] = nn.Conv2d(96, 96, 7, 2, 3, groups=96, bias=False)
-    use_lean_layers(model)
-    lean = [isinstance(m, LeanInvertedResidual | LeanMBConv) for m in model]
-    assert lean == [False, False, True, True, True, True, *[False] * 4]
+    use_fused_layers(model)
+    fused = [isinstance(m, FusedInvertedResidual | FusedMBConv) for m in model]
+    assert fused == [False, False, True, True, True, True, *[False] * 4]
 
 
 def test_only_what_our_kernels_can_do_counts_as_depthwise() -> None:
@@ -184,9 +185,9 @@ def test_a_lean_step_on_a_gpu_is_the_plain_step(name: str, monkeypatch: pytest.M
             if hasattr(m, "p"):
                 m.p = 0.0  # their draws would differ
         models.append(model)
-    plain, lean = models
-    lean.load_state_dict(plain.state_dict())
-    use_lean_layers(lean)
+    plain, fused = models
+    fused.load_state_dict(plain.state_dict())
+    use_fused_layers(fused)
     x = torch.randn(64, 3, 32, 32, device="cuda").contiguous(memory_format=torch.channels_last)
 
     def slopes(model: nn.Module, half: bool) -> torch.Tensor:
@@ -200,5 +201,5 @@ def test_a_lean_step_on_a_gpu_is_the_plain_step(name: str, monkeypatch: pytest.M
         return float((found - exact).norm() / exact.norm())
 
     exact = slopes(plain, half=False)
-    assert away(slopes(lean, half=False)) < 0.01
-    assert away(slopes(lean, half=True)) < 1.2 * away(slopes(plain, half=True))
+    assert away(slopes(fused, half=False)) < 0.01
+    assert away(slopes(fused, half=True)) < 1.2 * away(slopes(plain, half=True))

@@ -14,7 +14,7 @@ import torch
 from tests.contract.test_contract import Stop, StopAfter
 
 from fedchoir import Experiment, methods, run
-from fedchoir.engines.replay import Passes, ReplayTrainer
+from fedchoir.engines.local.cuda_graphs import CudaGraphTrainer, Passes
 
 pytestmark = pytest.mark.gpu
 SELF_SUPERVISED = ("byol", "fedbyol", "fedu", "fedema", "fedfoa", "fedmd-ssl", "feddf-ssl")  # start from random views
@@ -39,13 +39,13 @@ def test_first_losses_are_those_of_a_cpu(name: str, small: Callable[..., Experim
 
 def test_steps_and_answers_are_captured(small: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch) -> None:
     trainers: list[Any] = []
-    made = ReplayTrainer.__init__
+    made = CudaGraphTrainer.__init__
 
-    def noted(self: ReplayTrainer, *arguments: Any, **options: Any) -> None:
+    def noted(self: CudaGraphTrainer, *arguments: Any, **options: Any) -> None:
         made(self, *arguments, **options)
         trainers.append(self)
 
-    monkeypatch.setattr(ReplayTrainer, "__init__", noted)
+    monkeypatch.setattr(CudaGraphTrainer, "__init__", noted)
     run(small("fccl+", device="cuda", rounds=2))
     (trainer,) = trainers
     assert trainer._steps

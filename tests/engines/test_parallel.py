@@ -13,11 +13,12 @@ import pytest
 import torch
 from tests.contract.test_contract import Stop, StopAfter, numbers
 
-from fedchoir import Experiment, cli, methods, run
-from fedchoir.devices import describe, pick_devices
-from fedchoir.engines.parallel.shares import expected_costs, share_out
-from fedchoir.errors import UsageError, WorkerError
-from fedchoir.federation import checkpoint
+from fedchoir import Experiment, methods, run
+from fedchoir.cli import app as cli
+from fedchoir.core import checkpoint
+from fedchoir.engines.multiprocess.load_balance import expected_costs, share_out
+from fedchoir.utils.devices import describe, pick_devices
+from fedchoir.utils.errors import UsageError, WorkerError
 
 TWO = ("cpu", "cpu")
 
@@ -39,7 +40,7 @@ def assert_same(one: Path, two: Path) -> None:
 
 
 def workers() -> list[psutil.Process]:
-    return [p for p in psutil.Process().children() if "fedchoir.engines.parallel.worker" in p.cmdline()]
+    return [p for p in psutil.Process().children() if "fedchoir.engines.multiprocess.worker" in p.cmdline()]
 
 
 @pytest.mark.parametrize("name", ["fccl+", "fedavg", "fedct", "fbcl", "fedfoa", "choir with a lead"])
@@ -171,11 +172,11 @@ def test_work_is_shared_out_by_cost(small: Callable[..., Experiment]) -> None:
     assert share_out([8, 7, 6, 5, 4], 2) == [[0, 3, 4], [1, 2]]
     assert share_out([0, 0, 0], 2) == [[0, 2], [1]]
     assert share_out([5], 4) == [[0]]
-    from tests.stage import Stage
+    from tests.stage import FederationHarness
 
-    costs = expected_costs(Stage(small("fccl+")).method)
+    costs = expected_costs(FederationHarness(small("fccl+")).method)
     assert costs == [48 * 2 + 40] * 3
-    assert expected_costs(Stage(small("fedavg")).method) == [48 * 2] * 3
+    assert expected_costs(FederationHarness(small("fedavg")).method) == [48 * 2] * 3
 
 
 def test_devices_are_named_or_counted() -> None:

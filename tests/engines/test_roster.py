@@ -11,17 +11,19 @@ import pytest
 import torch
 from tests.contract.test_contract import Stop, StopAfter
 
-from fedchoir import Experiment, experiment, methods, run, runner
-from fedchoir.data.images import ImageSet
-from fedchoir.data.scenarios import ClientData, Scenario
-from fedchoir.engines import roster
-from fedchoir.engines.local import LocalEngine
-from fedchoir.federation import checkpoint
-from fedchoir.federation.client import Client
-from fedchoir.federation.loop import Federation
-from fedchoir.federation.payload import Payload
-from fedchoir.federation.task import ClientCard, Task
+from fedchoir import Experiment, methods, run
+from fedchoir.core import checkpoint
+from fedchoir.core.client import Client
+from fedchoir.core.federation_spec import ClientInfo, FederationSpec
+from fedchoir.core.server import Server
+from fedchoir.data.image.image_set import ImageSet
+from fedchoir.data.scenario import ClientData, Scenario
+from fedchoir.engines.local import client_pool as roster
+from fedchoir.engines.local.engine import LocalEngine
+from fedchoir.experiments import config as experiment
+from fedchoir.experiments import run as runner
 from fedchoir.methods.fedavg import FedAvg
+from fedchoir.payload import Payload
 
 NAMES = list(methods.registry())
 CPU = torch.device("cpu")
@@ -70,7 +72,7 @@ def test_a_run_that_lies_on_disk_is_killed_and_resumed(name: str, small: Callabl
 
 def test_own_models_that_are_tested_outlive_a_kill(small: Callable[..., Experiment]) -> None:
     """FedAvg's clients begin a round with the global model, so theirs are let go: not if they are what is tested."""
-    settings = {"tested": "own", "local_epochs": 1}
+    settings = {"eval_model": "own", "local_epochs": 1}
     straight = small("fedavg", "straight", rounds=4, settings=settings)
     killed = small("fedavg", "killed", rounds=4, settings=settings, state_budget="0")
     run(straight)
@@ -101,11 +103,11 @@ class Crowd:
         share = [torch.tensor([k % 40, (k + 1) % 40, (k + 2) % 40]) for k in range(count)]
         data = tuple(ClientData(f"c{k}", pool.subset(share[k]), "global") for k in range(count))
         scenario = Scenario("crowd", tuple("abcd"), data, {"global": pool})
-        cards = tuple(ClientCard(d.name, "logistic", 3, 40, "global") for d in data)
+        cards = tuple(ClientInfo(d.name, "logistic", 3, 40, "global") for d in data)
         values = {"local_epochs": 1, "local_batch": 2, "image_size": 16, "fraction": 5 / count, **options}
-        self.method = method(method.Params(**values), Task(tuple("abcd"), cards, 50, 0, image_size=16))  # type: ignore[attr-defined]
+        self.method = method(method.Params(**values), FederationSpec(tuple("abcd"), cards, 50, 0, image_size=16))  # type: ignore[attr-defined]
         self.engine = LocalEngine(self.method, scenario, None, device=CPU, budget=budget)
-        self.federation = Federation(self.method, self.engine, ("global",), folder=folder)
+        self.federation = Server(self.method, self.engine, ("global",), folder=folder)
         self.rounds = self.federation.rounds()
 
     def play(self, rounds: int) -> list[dict[str, Any]]:
@@ -196,8 +198,8 @@ class KeepsItsHead(FedAvg):
 
     name: ClassVar[str] = "keeps-its-head"
 
-    def download(self, client: Client, heard: Payload) -> None:
-        weights = heard.under("weights")
+    def download(self, client: Client, received: Payload) -> None:
+        weights = received.under("weights")
         own = {n: t for n, t in client.model.state_dict().items() if n.startswith("head")}
         client.model.load_state_dict({**weights, **own})
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedchoir.federation.assignment import derangement, random_costs
+from fedchoir.core.assignment import derangement, random_costs
 
 ENTRIES = st.one_of(st.floats(-1e6, 1e6), st.sampled_from([0.0, 1.0, float("inf"), float("nan"), -float("inf"), 1e30]))
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedchoir.errors import StorageError, UsageError
-from fedchoir.federation import checkpoint
+from fedchoir.core import checkpoint
+from fedchoir.utils.errors import StorageError, UsageError
 
 
 def states(value: float) -> list[tuple[str, dict[str, torch.Tensor]]]:

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from fedchoir.data.images import ImageSet
+from fedchoir.core.actions import PublicBatch
+from fedchoir.core.batches import PublicView
+from fedchoir.core.client import Client, Teacher
+from fedchoir.core.settings import Settings
+from fedchoir.core.training import Batch, EagerTrainer
+from fedchoir.data.image.image_set import ImageSet
 from fedchoir.data.public import PublicSet
-from fedchoir.federation.client import Client, Frozen
-from fedchoir.federation.phases import PublicBatch
-from fedchoir.federation.public import PublicView
-from fedchoir.federation.settings import Settings
-from fedchoir.federation.training import Batch, EagerTrainer
 from fedchoir.models import build
 
 
@@ -47,7 +47,7 @@ def test_fit_equals_a_plain_loop() -> None:
     """The training loop against one written out by hand: same batches, same optimiser, same weights."""
     one, two = client(), client()
     one.phase = two.phase = "practise"
-    one.fit(loss)
+    one.train(loss)
     optimizer = torch.optim.Adam(two.model.parameters(), lr=1e-3)
     two.model.train()
     for epoch in range(2):
@@ -65,14 +65,14 @@ def test_fit_equals_a_plain_loop() -> None:
 def test_a_last_batch_of_one_image_is_passed_over() -> None:
     seen: list[int] = []
     c = client(count=17)
-    c.fit(lambda k, batch: seen.append(len(batch)) or loss(k, batch), epochs=1)
+    c.train(lambda k, batch: seen.append(len(batch)) or loss(k, batch), epochs=1)
     assert seen == [8, 8]
 
 
 def test_saying_learns_nothing() -> None:
     c = client()
     before = c.snapshot()
-    h, z = c.say(BATCH)
+    h, z = c.public_outputs(BATCH)
     after = c.snapshot()
     moved = [n for n in before if not torch.equal(before[n], after[n]) and "num_batches" not in n]
     assert moved == []
@@ -84,7 +84,7 @@ def test_saying_learns_nothing() -> None:
 def test_saying_is_what_the_learning_pass_sees() -> None:
     """The consensus holds exactly what the first loss is computed from."""
     c = client()
-    _, said = c.say(BATCH)
+    _, said = c.public_outputs(BATCH)
     seen: list[torch.Tensor] = []
 
     def spy(k: Client, batch: Batch) -> torch.Tensor:
@@ -92,14 +92,14 @@ def test_saying_is_what_the_learning_pass_sees() -> None:
         seen.append(z.detach().clone())
         return z.square().mean()
 
-    c.learn(BATCH, spy)
+    c.public_step(BATCH, spy)
     torch.testing.assert_close(seen[0], said, rtol=1e-5, atol=1e-6)
 
 
 def test_all_clients_see_the_same_public_images() -> None:
     one, two = client(), client(model="mlp")
-    assert torch.equal(one.look(BATCH), two.look(BATCH))
-    assert not torch.equal(one.look(BATCH), one.look(PublicBatch(1, 0, 0, 0, 8)))
+    assert torch.equal(one.public_samples(BATCH), two.public_samples(BATCH))
+    assert not torch.equal(one.public_samples(BATCH), one.public_samples(PublicBatch(1, 0, 0, 0, 8)))
 
 
 def noisy(pixels: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
@@ -108,16 +108,16 @@ def noisy(pixels: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
 
 def test_restyled_public_images_are_the_same_for_all_and_for_speaking_and_learning() -> None:
     one, two = client(), client(model="mlp")
-    view = one.look(BATCH, noisy)
-    assert torch.equal(view, two.look(BATCH, noisy))
-    assert not torch.equal(view, one.look(BATCH))
-    assert not torch.equal(view, one.look(PublicBatch(1, 0, 0, 0, 8), noisy))
+    view = one.public_samples(BATCH, noisy)
+    assert torch.equal(view, two.public_samples(BATCH, noisy))
+    assert not torch.equal(view, one.public_samples(BATCH))
+    assert not torch.equal(view, one.public_samples(PublicBatch(1, 0, 0, 0, 8), noisy))
     seen: list[torch.Tensor] = []
-    one.learn(BATCH, lambda k, batch: seen.append(batch.images) or k.logits(batch.images).mean(), noisy)
+    one.public_step(BATCH, lambda k, batch: seen.append(batch.images) or k.logits(batch.images).mean(), noisy)
     assert torch.equal(seen[0], view)
-    with one.speaking():
-        expected = one.both(view)[1]
-    torch.testing.assert_close(one.say(BATCH, noisy)[1], expected)
+    with one.batch_stats_frozen():
+        expected = one.features_and_logits(view)[1]
+    torch.testing.assert_close(one.public_outputs(BATCH, noisy)[1], expected)
 
 
 @pytest.mark.parametrize("augment", ["none", "weak"])
@@ -133,7 +133,7 @@ def test_private_images_are_restyled_as_pixels_each_batch_with_its_own_draw(augm
         drawn.append(torch.rand(1, generator=draw).item())
         return torch.full_like(pixels, 0.5)
 
-    c.fit(lambda k, batch: seen.append(batch) or loss(k, batch), restyle=grey)
+    c.train(lambda k, batch: seen.append(batch) or loss(k, batch), recolor=grey)
     mean, std = (torch.tensor(v).view(1, 3, 1, 1) for v in (c.private.mean, c.private.std))
     assert len(set(drawn)) == len(seen) == 6
     for pixels, before, batch in zip(came, plain, seen, strict=True):
@@ -147,7 +147,7 @@ def test_private_images_are_restyled_as_pixels_each_batch_with_its_own_draw(augm
 def test_frozen_targets_are_what_the_frozen_model_says(mode: Any, augment: str) -> None:
     c = client(private_augment=augment)
     weights = c.snapshot()
-    twin = c.twin(weights)
+    twin = c.frozen_copy(weights)
     gaps: list[float] = []
 
     def spy(k: Client, batch: Batch) -> torch.Tensor:
@@ -156,7 +156,7 @@ def test_frozen_targets_are_what_the_frozen_model_says(mode: Any, augment: str) 
         gaps.append((batch["teacher"] - expected).abs().max().item())
         return loss(k, batch)
 
-    c.fit(spy, teacher=Frozen(weights, batchnorm=mode))
+    c.train(spy, teacher=Teacher(weights, batchnorm=mode))
     assert max(gaps) < 1e-4
 
 
@@ -164,30 +164,30 @@ def test_teachers_do_not_move() -> None:
     c = client()
     weights = c.snapshot()
     kept = {n: t.clone() for n, t in weights.items()}
-    c.fit(loss, teacher=Frozen(weights, batchnorm="train"))
+    c.train(loss, teacher=Teacher(weights, batchnorm="train"))
     assert all(torch.equal(kept[n], weights[n]) for n in kept if "num_batches" not in n)
     assert not same(kept, c.snapshot())
 
 
 def test_features_as_targets_and_survey() -> None:
     c = client()
-    h = c.survey("features")
+    h = c.predict_private("features")
     assert h.shape == (20, c.model.feature_dim)
     seen: list[torch.Tensor] = []
-    c.fit(lambda k, b: seen.append(b["old"]) or loss(k, b), epochs=1, old=Frozen(c.snapshot(), "features"), row=h)
+    c.train(lambda k, b: seen.append(b["old"]) or loss(k, b), epochs=1, old=Teacher(c.snapshot(), "features"), row=h)
     assert seen[0].shape == (8, c.model.feature_dim)
 
 
 def test_the_public_optimiser_lives_for_a_round_or_for_a_batch() -> None:
     c = client()
     square = lambda k, b: k.logits(b.images).square().mean()  # noqa: E731
-    c.learn(BATCH, square)
+    c.public_step(BATCH, square)
     first = c.optimizers["public"]
-    c.learn(BATCH, square)
+    c.public_step(BATCH, square)
     assert c.optimizers["public"] is first
     c.begin(1)
     assert c.optimizers == {}
-    rebuilt = client(public_optimizer="batch")
+    rebuilt = client(public_optimizer_lifetime="batch")
     rebuilt.learn(BATCH, square)
     first = rebuilt.optimizers["public"]
     rebuilt.learn(BATCH, square)
@@ -198,7 +198,7 @@ def test_state_round_trip() -> None:
     c = client()
     c.memory["teacher"] = c.snapshot()
     c.memory["prototypes"] = torch.randn(4, 8)
-    c.fit(loss)
+    c.train(loss)
     flat = {n: t.clone() for n, t in c.state().items()}
     other = client()
     other.load(flat)
@@ -216,12 +216,12 @@ def test_learning_rate_falls_over_the_rounds() -> None:
             return torch.zeros(())
 
     c.trainer = Watch()
-    c.fit(loss)
+    c.train(loss)
     assert rates == [pytest.approx(0.1 * (1 - 0.9 * 2 / 4))]
 
 
 def test_reports_carry_mean_losses_once() -> None:
     c = client()
-    c.fit(loss)
+    c.train(loss)
     assert c.report().keys() == {"local_loss"}
     assert c.report() == {}

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedchoir.data.images import ImageSet
-from fedchoir.federation.evaluate import EVAL_BATCH, accuracies, accuracy
+from fedchoir.core.evaluation import EVAL_BATCH, accuracies, accuracy
+from fedchoir.data.image.image_set import ImageSet
 
 LENGTHS = [1, 1, 600, 3, 7, 249, 1, 250, 251, 2, 5]
 

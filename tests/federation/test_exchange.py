@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import torch
 
-from fedchoir.errors import QuorumError
-from fedchoir.federation.aggregate import Gather, Mean, gather, mean, weighted_mean
-from fedchoir.federation.exchange import Ledger, Reply, combine, in_order
-from fedchoir.federation.payload import Payload, says
-from fedchoir.federation.phases import Exchange, PublicBatch, Round, Step, heard_by, heard_bytes
+from fedchoir.core.actions import Exchange, PublicBatch, Round, Step, received_by, received_bytes
+from fedchoir.core.aggregation import Gather, Mean, gather, mean, weighted_mean
+from fedchoir.core.exchange import Reply, RoundStats, aggregate, in_order
+from fedchoir.payload import Payload, sends
+from fedchoir.utils.errors import QuorumError
 
 
-@says(x="D", note="scalar")
-def speak(client: Any) -> Payload:
+@sends(x="D", note="scalar")
+def share(client: Any) -> Payload:
     raise AssertionError("replies come from the test")
 
 
@@ -26,19 +26,19 @@ def reply(client: int, value: float, size: int = 3) -> Reply:
     return Reply(client, [Payload(x=torch.full((size,), value), scalars={"note": value})])
 
 
-def join(replies: Iterable[Reply], clients: int, quorum: float = 0.5, **changes: Any) -> tuple[Any, Ledger]:
-    ledger = Ledger()
+def join(replies: Iterable[Reply], clients: int, quorum: float = 0.5, **changes: Any) -> tuple[Any, RoundStats]:
+    stats = RoundStats()
     names = [f"c{k}" for k in range(clients)]
-    ask = Exchange(speak, **changes)
-    got = combine(ask, replies, clients=range(clients), names=names, dims={}, model=None, quorum=quorum, ledger=ledger)
-    return got, ledger
+    ask = Exchange(share, **changes)
+    got = aggregate(ask, replies, clients=range(clients), names=names, dims={}, model=None, quorum=quorum, stats=stats)
+    return got, stats
 
 
 def test_mean_and_weighted_mean() -> None:
     got, _ = join([reply(0, 1.0), reply(1, 4.0)], 2)
     assert got["x"].tolist() == [2.5] * 3
     assert got.scalars == {"note": 2.5}
-    got, _ = join([reply(0, 1.0), reply(1, 4.0)], 2, combine=weighted_mean([3, 1]))
+    got, _ = join([reply(0, 1.0), reply(1, 4.0)], 2, aggregator=weighted_mean([3, 1]))
     assert got["x"].tolist() == [1.75] * 3
 
 
@@ -49,7 +49,7 @@ def test_a_site_that_joins_with_its_answer_has_its_weight() -> None:
         sizes[1] = 1  # it has just told how many images it has
         yield from (reply(0, 1.0), reply(1, 4.0))
 
-    got, _ = join(replies(), 2, combine=lambda: Mean(list(sizes)))
+    got, _ = join(replies(), 2, aggregator=lambda: Mean(list(sizes)))
     assert got["x"].tolist() == [1.75] * 3
 
 
@@ -62,7 +62,7 @@ def test_counters_are_averaged_as_whole_numbers() -> None:
 
 
 def test_gather_keeps_every_answer() -> None:
-    got, _ = join([reply(0, 1.0), reply(1, 4.0)], 2, combine=gather)
+    got, _ = join([reply(0, 1.0), reply(1, 4.0)], 2, aggregator=gather)
     assert {k: p["x"][0].item() for k, p in got.items()} == {0: 1.0, 1: 4.0}
     assert Gather().result() == []
 
@@ -93,32 +93,32 @@ def test_replies_stream_and_are_not_held() -> None:
             del payload
             most = max(most, sum(ref() is not None for ref in alive))
 
-    ledger = Ledger()
-    combine(
-        Exchange(speak), answers(), clients=range(50), names=[str(k) for k in range(50)], dims={}, model=None,
-        quorum=1.0, ledger=ledger,
+    stats = RoundStats()
+    aggregate(
+        Exchange(share), answers(), clients=range(50), names=[str(k) for k in range(50)], dims={}, model=None,
+        quorum=1.0, stats=stats,
     )  # fmt: skip
     assert most <= 3
 
 
 def test_bad_replies_are_left_out_and_named() -> None:
     bad = Reply(1, [Payload(x=torch.tensor([float("nan")] * 3), scalars={"note": 0.0})])
-    got, ledger = join([reply(0, 1.0), bad, Reply(2, error="hung up"), reply(3, 3.0)], 4)
+    got, stats = join([reply(0, 1.0), bad, Reply(2, error="hung up"), reply(3, 3.0)], 4)
     assert got["x"].tolist() == [2.0] * 3
-    assert ledger.left_out == [
-        {"client": "c1", "exchange": "speak", "why": "x is not finite"},
-        {"client": "c2", "exchange": "speak", "why": "hung up"},
+    assert stats.left_out == [
+        {"client": "c1", "exchange": "share", "why": "x is not finite"},
+        {"client": "c2", "exchange": "share", "why": "hung up"},
     ]
 
 
 def test_a_reply_with_too_many_parts_is_left_out() -> None:
     double = Reply(1, [*reply(1, 1.0).parts, *reply(1, 1.0).parts])
-    _, ledger = join([reply(0, 1.0), double, reply(2, 1.0)], 3)
-    assert "sent 2 parts where 1" in ledger.left_out[0]["why"]
+    _, stats = join([reply(0, 1.0), double, reply(2, 1.0)], 3)
+    assert "sent 2 parts where 1" in stats.left_out[0]["why"]
 
 
 def test_below_quorum_raises_and_says_who() -> None:
-    with pytest.raises(QuorumError, match=r"only 1 of 4 clients gave a usable answer to speak.*c1: lost"):
+    with pytest.raises(QuorumError, match=r"only 1 of 4 clients gave a usable answer to share.*c1: lost"):
         join([reply(0, 1.0), Reply(1, error="lost")], 4)
     with pytest.raises(QuorumError, match="only 0 of 2"):
         join([], 2, quorum=0.01)
@@ -143,21 +143,21 @@ def test_public_batches_cover_the_set_once() -> None:
 
 def test_who_hears_what() -> None:
     one, other = Payload(x=torch.ones(2)), Payload(x=torch.ones(4))
-    assert heard_by(one, 5, 0) is one
-    assert heard_by([one, other], 5, 1) is other
-    assert heard_by({5: other}, 5, 0) is other
-    assert heard_by({5: other}, 4, 0) is None
-    each = [{5: one}, {5: other, 4: one}]  # one a client and batch
-    assert (heard_by(each, 5, 1), heard_by(each, 4, 0)) == (other, None)
-    assert [heard_bytes(each, k) for k in (5, 4, 3)] == [24, 8, 0]
-    assert [heard_bytes(h, 5) for h in (None, one, [one, other], {5: other}, {4: one})] == [0, 8, 24, 16, 0]
+    assert received_by(one, 5, 0) is one
+    assert received_by([one, other], 5, 1) is other
+    assert received_by({5: other}, 5, 0) is other
+    assert received_by({5: other}, 4, 0) is None
+    by_name = [{5: one}, {5: other, 4: one}]  # one a client and batch
+    assert (received_by(by_name, 5, 1), received_by(by_name, 4, 0)) == (other, None)
+    assert [received_bytes(by_name, k) for k in (5, 4, 3)] == [24, 8, 0]
+    assert [received_bytes(h, 5) for h in (None, one, [one, other], {5: other}, {4: one})] == [0, 8, 24, 16, 0]
 
 
 def test_ledger_counts_down_traffic_for_each_client() -> None:
-    ledger = Ledger()
+    stats = RoundStats()
     batch = PublicBatch(0, 0, 0, 0, 4)
-    ledger.sent([Step(speak, (batch,), [Payload(x=torch.ones(2))]), Exchange(speak)], (0, 1, 2))
-    assert (ledger.messages, ledger.bytes_down) == (3, 24)
+    stats.sent([Step(share, (batch,), [Payload(x=torch.ones(2))]), Exchange(share)], (0, 1, 2))
+    assert (stats.messages, stats.bytes_down) == (3, 24)
 
 
 def test_mean_of_nobody_is_refused() -> None:
@@ -166,8 +166,8 @@ def test_mean_of_nobody_is_refused() -> None:
 
 
 def test_the_loss_of_a_round_is_the_mean_over_all_that_was_reported() -> None:
-    ledger = Ledger()
+    stats = RoundStats()
     for value in (4.0, 2.0, 3.0):
-        ledger.came(Reply(0, report={"public_loss": value}), "a")
-    ledger.came(Reply(0, report={"local_loss": 7.0}), "a")
-    assert ledger.losses == {"a": {"public_loss": 3.0, "local_loss": 7.0}}
+        stats.came(Reply(0, report={"public_loss": value}), "a")
+    stats.came(Reply(0, report={"local_loss": 7.0}), "a")
+    assert stats.losses == {"a": {"public_loss": 3.0, "local_loss": 7.0}}

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-from fedchoir.federation import memory
+from fedchoir.core import activation_checkpointing as memory
 from fedchoir.models import build
 
 IN_PIECES = """
 import torch
-from fedchoir.federation import memory
+from fedchoir.core import activation_checkpointing as memory
 
 before = memory.resident_bytes()
 pieces = [torch.ones(50_000) for _ in range(2500)]  # 0.5 GB in pieces too small for mappings of their own
@@ -46,7 +46,7 @@ def test_every_block_can_be_recomputed(name: str) -> None:
         for module in model.modules():
             if isinstance(module, nn.Dropout):
                 module.p = 0.0
-        memory.economise(model, 32, 4, budget)
+        memory.limit_activations(model, 32, 4, budget)
         torch.manual_seed(1)
         model(torch.randn(4, 3, 32, 32)).square().mean().backward()
         gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))

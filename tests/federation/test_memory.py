@@ -7,7 +7,7 @@ from copy import deepcopy
 import pytest
 import torch
 
-from fedchoir.federation.memory import blocks, economise, kept_bytes
+from fedchoir.core.activation_checkpointing import blocks, kept_bytes, limit_activations
 from fedchoir.models import VisionModel, build
 
 
@@ -32,15 +32,15 @@ def step(model: VisionModel, images: torch.Tensor) -> tuple[list[torch.Tensor], 
 def test_same_numbers_and_less_memory(name: str) -> None:
     torch.manual_seed(0)
     plain = build(name, 10)
-    thrifty = deepcopy(plain)
+    limit_activation_memory = deepcopy(plain)
     images = torch.randn(6, 3, 32, 32)
     total = sum(kept_bytes(plain, 32).values())
-    economise(thrifty, 32, batch=6, budget=6 * total / 3)
+    limit_activations(limit_activation_memory, 32, batch=6, budget=6 * total / 3)
     gradients, kept = step(plain, images)
-    again, kept_again = step(thrifty, images)
+    again, kept_again = step(limit_activation_memory, images)
     assert all(torch.equal(a, b) for a, b in zip(gradients, again, strict=True))
-    assert plain.state_dict().keys() == thrifty.state_dict().keys()
-    states = zip(plain.state_dict().values(), thrifty.state_dict().values(), strict=True)
+    assert plain.state_dict().keys() == limit_activation_memory.state_dict().keys()
+    states = zip(plain.state_dict().values(), limit_activation_memory.state_dict().values(), strict=True)
     assert all(torch.equal(a, b) for a, b in states)
     assert kept_again < 0.7 * kept
 
@@ -48,14 +48,14 @@ def test_same_numbers_and_less_memory(name: str) -> None:
 def test_small_batches_are_not_recomputed() -> None:
     model = build("resnet10@8", 10)
     before = [type(block) for block in blocks(model.trunk)]
-    economise(model, 32, batch=4, budget=1e9)
+    limit_activations(model, 32, batch=4, budget=1e9)
     assert [type(block) for block in blocks(model.trunk)] == before
 
 
 def test_a_copy_uses_its_own_weights() -> None:
     torch.manual_seed(0)
     model = build("resnet10@8", 10)
-    economise(model, 32, batch=64, budget=1.0)
+    limit_activations(model, 32, batch=64, budget=1.0)
     twin = deepcopy(model)
     with torch.no_grad():
         for p in twin.parameters():

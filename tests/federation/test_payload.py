@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedchoir.federation.payload import Payload, PayloadError, check, declared_by, says, state_payload
+from fedchoir.payload import Payload, PayloadError, check, declared_by, sends, state_payload
 
 SAID = {"logits": "B C", "similarity": "B B-1"}
 DIMS = {"B": 4, "C": 3}
@@ -67,11 +67,11 @@ def test_weights_are_checked_against_the_shared_architecture() -> None:
 
 
 def test_a_function_without_a_declaration_cannot_speak() -> None:
-    def speak() -> None: ...
+    def share() -> None: ...
 
     with pytest.raises(TypeError, match="declares none"):
-        declared_by(speak)
-    assert declared_by(says(x="B")(speak)) == {"x": "B"}
+        declared_by(share)
+    assert declared_by(sends(x="B")(share)) == {"x": "B"}
 
 
 @settings(max_examples=25, deadline=None)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedchoir.errors import StorageError
-from fedchoir.federation import resting
-from fedchoir.federation.resting import Resting, nbytes
+from fedchoir.engines.local import state_cache as resting
+from fedchoir.engines.local.state_cache import StateCache, nbytes
+from fedchoir.utils.errors import StorageError
 
 State = dict[str, torch.Tensor]
 
@@ -25,7 +25,7 @@ def files(folder: Path) -> list[str]:
 
 
 def test_those_who_rest_longest_go_to_disk_and_come_back(tmp_path: Path) -> None:
-    rest = Resting(100, tmp_path / "rest")
+    rest = StateCache(100, tmp_path / "rest")
     for k in range(5):
         rest.put(k, state(k))
     assert nbytes(state(0)) == 40
@@ -39,7 +39,7 @@ def test_those_who_rest_longest_go_to_disk_and_come_back(tmp_path: Path) -> None
 
 
 def test_what_a_checkpoint_holds_is_not_written_again(tmp_path: Path) -> None:
-    rest = Resting(1000, tmp_path / "rest")
+    rest = StateCache(1000, tmp_path / "rest")
     for k in range(3):
         rest.put(k, state(k))
     rest.saved({0, 1, 2}, lambda name: state(10 + int(name[-1])))
@@ -51,7 +51,7 @@ def test_what_a_checkpoint_holds_is_not_written_again(tmp_path: Path) -> None:
 
 
 def test_a_state_that_came_back_and_changed_is_the_new_one(tmp_path: Path) -> None:
-    rest = Resting(0, tmp_path)
+    rest = StateCache(0, tmp_path)
     rest.put(7, state(1))
     rest.saved({7}, lambda name: state(1))
     rest.get(7)
@@ -66,11 +66,11 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(resting, "save_tensors", full)
     with pytest.raises(StorageError, match=r"client 3 could not be moved to .*No space left"):
-        Resting(0, tmp_path).put(3, state(1))
+        StateCache(0, tmp_path).put(3, state(1))
 
 
 def test_without_a_folder_it_makes_its_own_and_removes_it() -> None:
-    rest = Resting(0)
+    rest = StateCache(0)
     rest.put(0, state(1))
     folder = rest._folder
     assert folder is not None

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fedchoir import Result
-from fedchoir.federation.aggregate import Each, Gather, Mean, mean
-from fedchoir.federation.payload import Payload
-from fedchoir.federation.robust import Robust, corrupted, defended, krum, median, trimmed_mean
+from fedchoir.core.aggregation import ByName, Gather, Mean, mean
+from fedchoir.core.robust import Robust, corrupted, defended, krum, median, trimmed_mean
+from fedchoir.payload import Payload
 
 RULES = ["median", "trimmed_mean", "krum"]
 
@@ -44,10 +44,10 @@ def test_whatever_one_client_says_the_result_stays_among_the_honest(rule: str) -
     honest = [torch.randn((4, 3), generator=torch.Generator().manual_seed(k)) for k in range(4)]
     low, high = torch.stack(honest).amin(0), torch.stack(honest).amax(0)
     for lie in (1e6, -1e6):
-        combiner = Robust(rule, 0.2)  # type: ignore[arg-type]
+        aggregator = Robust(rule, 0.2)  # type: ignore[arg-type]
         for k, x in enumerate([*honest, torch.full((4, 3), lie)]):
-            combiner.add(k, [Payload(x=x, n=torch.tensor(k), scalars={"s": float(k)})])
-        (got,) = combiner.result()
+            aggregator.add(k, [Payload(x=x, n=torch.tensor(k), scalars={"s": float(k)})])
+        (got,) = aggregator.result()
         assert got["x"].dtype == torch.float32
         assert got["n"].dtype == torch.int64
         assert bool(((low <= got["x"]) & (got["x"] <= high)).all())
@@ -58,8 +58,8 @@ def test_only_means_are_replaced() -> None:
     assert isinstance(defended(Mean([1.0, 2.0]), "krum", 0.2), Robust)
     assert isinstance(defended(Mean(), "mean", 0.2), Mean)
     assert isinstance(defended(Gather(), "median", 0.2), Gather)
-    both = defended(Each({"a": mean, "b": Gather}), "median", 0.2)
-    assert isinstance(both, Each)
+    both = defended(ByName({"a": mean, "b": Gather}), "median", 0.2)
+    assert isinstance(both, ByName)
     assert isinstance(both.ways["a"], Robust)
     assert isinstance(both.ways["b"], Gather)
 

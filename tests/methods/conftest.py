@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.conftest import CLASSES, draw_shapes
-from tests.stage import Stage
+from tests.stage import FederationHarness
 
 from fedchoir import Experiment
 
@@ -39,7 +39,7 @@ def skew(skewed: Path, tmp_path: Path) -> Callable[..., Experiment]:
 
 
 @pytest.fixture
-def stage(small: Callable[..., Experiment]) -> Callable[..., Stage]:
+def stage(small: Callable[..., Experiment]) -> Callable[..., FederationHarness]:
     """Makes a quick federation to play by hand: ``stage("fbcl", models=..., depth=4)``."""
 
     def make(
@@ -48,13 +48,13 @@ def stage(small: Callable[..., Experiment]) -> Callable[..., Stage]:
         rounds: int = 4,
         scenario: Path | None = None,
         **settings: Any,
-    ) -> Stage:
+    ) -> FederationHarness:
         changes: dict[str, Any] = {"rounds": rounds, "settings": {"local_epochs": 1, **settings}}
         if models:
             changes["models"] = models
         if scenario:
             changes["scenario"] = str(scenario)
-        return Stage(small(method, **changes))
+        return FederationHarness(small(method, **changes))
 
     return make
 

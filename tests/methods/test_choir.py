@@ -7,22 +7,22 @@ from typing import Any
 
 import pytest
 import torch
-from tests.stage import Stage, same
+from tests.stage import FederationHarness, same
 from torch.nn.functional import cross_entropy
 
 from fedchoir import Experiment, run
-from fedchoir.data.augment import augment
-from fedchoir.data.images import normalise
-from fedchoir.data.style import style_of
-from fedchoir.errors import UsageError
-from fedchoir.federation.payload import PART, says
-from fedchoir.federation.phases import Exchange, Step
-from fedchoir.federation.training import Batch
+from fedchoir.core.actions import Exchange, Step
+from fedchoir.core.training import Batch
+from fedchoir.data.image.augment import augment
+from fedchoir.data.image.color_transforms import color_statistics
+from fedchoir.data.image.image_set import normalise
 from fedchoir.losses import fntd
+from fedchoir.payload import MODULE, sends
+from fedchoir.utils.errors import UsageError
 
 PLAIN = ("simple_cnn@4", "simple_cnn@6", "mlp")  # no BatchNorm and no dropout: eval and training mode say the same
 STYLE = 21 * 4  # bytes
-Make = Callable[..., Stage]
+Make = Callable[..., FederationHarness]
 
 
 def after(make: Make, method: str = "choir", rounds: int = 2, **settings: Any) -> list[dict[str, torch.Tensor]]:
@@ -37,7 +37,7 @@ def after(make: Make, method: str = "choir", rounds: int = 2, **settings: Any) -
 
 def test_a_style_goes_up_once_and_all_styles_come_down_every_round(stage: Make) -> None:
     batches = 4 * sum(b * 4 + b * (b - 1) for b in (16, 16, 8))
-    first, second = stage("choir", PLAIN, styles="exchanged").play(2)
+    first, second = stage("choir", PLAIN, recolor="exchanged").play(2)
     assert (first["bytes_up"], second["bytes_up"]) == (3 * (batches + STYLE), 3 * batches)
     assert first["bytes_down"] == second["bytes_down"] == 3 * (batches + 3 * STYLE)
 
@@ -49,36 +49,36 @@ def test_a_style_goes_up_once_and_all_styles_come_down_every_round(stage: Make) 
 def test_a_batch_costs_what_the_modules_compare(
     switches: dict[str, Any], numbers: Callable[[int], int], stage: Make
 ) -> None:
-    (event,) = stage("choir", PLAIN, styles="none", **switches).play()
+    (event,) = stage("choir", PLAIN, recolor="none", **switches).play()
     assert event["bytes_up"] == event["bytes_down"] == 3 * 4 * sum(numbers(b) for b in (16, 16, 8))
 
 
 def test_everyone_hears_the_styles_of_all(stage: Make) -> None:
-    s = stage("choir", PLAIN, styles="exchanged")
+    s = stage("choir", PLAIN, recolor="exchanged")
     s.play()
-    expected = torch.stack([style_of(client.private.images) for client in s.clients])
+    expected = torch.stack([color_statistics(client.private.images) for client in s.clients])
     for client in s.clients:
-        assert torch.equal(client.recall_tensor("styles"), expected)
+        assert torch.equal(client.stored_tensor("styles"), expected)
 
 
 def test_who_was_away_is_asked_when_it_comes(stage: Make) -> None:
     """The server asks again as long as it does not know a participant's style, and passes on those it knows."""
-    method, task = (s := stage("choir", PLAIN, styles="exchanged")).method, s.task
-    style = {k: method.introduce(client) for k, client in enumerate(s.clients)}
-    script = method.introductions(task.round(0, method.params))
+    method, task = (s := stage("choir", PLAIN, recolor="exchanged")).method, s.task
+    style = {k: method.share_color_statistics(client) for k, client in enumerate(s.clients)}
+    script = method.exchange_color_statistics(task.round(0, method.params))
     assert isinstance(next(script), Exchange)
     step = script.send({0: style[0], 2: style[2]})  # client 1 gave no answer
     assert isinstance(step, Step)
-    assert torch.equal(step.heard["styles"], torch.stack([style[k]["style"] for k in (0, 2)]))
-    script = method.introductions(task.round(1, method.params))
+    assert torch.equal(step.received["styles"], torch.stack([style[k]["style"] for k in (0, 2)]))
+    script = method.exchange_color_statistics(task.round(1, method.params))
     assert isinstance(next(script), Exchange)
-    assert len(script.send({1: style[1]}).heard["styles"]) == 3
-    assert isinstance(next(method.introductions(task.round(2, method.params))), Step)
+    assert len(script.send({1: style[1]}).received["styles"]) == 3
+    assert isinstance(next(method.exchange_color_statistics(task.round(2, method.params))), Step)
 
 
 def test_a_server_that_may_only_see_sums_cannot_pass_styles_on(small: Callable[..., Experiment]) -> None:
     with pytest.raises(UsageError, match="each client's style"):
-        run(small("choir", secure=True, settings={"styles": "exchanged"}))
+        run(small("choir", secure=True, settings={"recolor": "exchanged"}))
 
 
 # -- what it does ------------------------------------------------------------------------------------------------------
@@ -93,69 +93,72 @@ def test_pretraining_paints_in_the_styles_that_are_known_by_then(stage: Make) ->
 
 
 def test_with_distillation_and_without_styles_it_is_fccl_plus_renormalised(stage: Make) -> None:
-    still = after(stage, styles="none", private_augment="none", use_fntd=True)
+    still = after(stage, recolor="none", private_augment="none", use_fntd=True)
     assert same(still, after(stage, "fccl+", fntd_form="renormalised"))
 
 
 def test_without_styles_it_is_fccl_plus_without_distillation(stage: Make) -> None:
-    still = after(stage, styles="none", private_augment="none")
+    still = after(stage, recolor="none", private_augment="none")
     assert same(still, after(stage, "fccl+", regulariser="none"))
 
 
 def test_without_any_module_it_is_solo(stage: Make) -> None:
-    bare = after(stage, styles="none", private_augment="none", use_fccm=False, use_fisl=False)
+    bare = after(stage, recolor="none", private_augment="none", use_fccm=False, use_fisl=False)
     assert same(bare, after(stage, "solo"))
 
 
 def test_images_are_moved_unless_told_otherwise(stage: Make) -> None:
-    moved = after(stage, styles="none", use_fccm=False, use_fisl=False)
+    moved = after(stage, recolor="none", use_fccm=False, use_fisl=False)
     assert same(moved, after(stage, "solo", private_augment="affine"))
 
 
 def test_painting_alone_is_solo_with_that_augmentation(stage: Make) -> None:
     """The augmentation `paint`, which every method has, is the local half of Choir: the same images, drawn alike."""
     alone = stage("choir", PLAIN, use_fccm=False, use_fisl=False)
-    seen = [alone.method.painter(alone.clients[0], 0.5), lambda x, g: augment((x * 255).round().byte(), "paint", g)]
+    seen = [
+        alone.method.recolor_transform(alone.clients[0], 0.5),
+        lambda x, g: augment((x * 255).round().byte(), "recolor", g),
+    ]
     pixels = alone.clients[0].private.images.float() / 255
     one, two = (paint(pixels, torch.Generator().manual_seed(3)) for paint in seen)
     torch.testing.assert_close(one, two)
 
 
 def test_painting_nothing_is_no_style_at_all(stage: Make) -> None:
-    nothing = after(stage, style_share=0.0, public_style_share=0.0)
-    assert same(nothing, after(stage, styles="none"))
-    assert not same(nothing, after(stage, public_style_share=0.0))
-    assert not same(nothing, after(stage, style_share=0.0))
+    nothing = after(stage, recolor_share=0.0, public_recolor_share=0.0)
+    assert same(nothing, after(stage, recolor="none"))
+    assert not same(nothing, after(stage, public_recolor_share=0.0))
+    assert not same(nothing, after(stage, recolor_share=0.0))
 
 
 def test_a_wide_style_needs_no_exchange(stage: Make) -> None:
     (wide,) = (s := stage("choir", PLAIN)).play()
-    (none,) = stage("choir", PLAIN, styles="none").play()
+    (none,) = stage("choir", PLAIN, recolor="none").play()
     assert (wide["bytes_up"], wide["bytes_down"]) == (none["bytes_up"], none["bytes_down"])
-    assert not same(s.weights(), after(stage, rounds=1, styles="none"))
-    assert not same(s.weights(), after(stage, rounds=1, styles="exchanged"))
+    assert not same(s.weights(), after(stage, rounds=1, recolor="none"))
+    assert not same(s.weights(), after(stage, rounds=1, recolor="exchanged"))
 
 
 @pytest.mark.parametrize("styles", ["wide", "exchanged"])
 def test_public_images_are_painted_alike_at_all_sites(styles: str, stage: Make) -> None:
     s = stage("choir", PLAIN, styles=styles)
     s.play()
-    views = [client.look(s.batch(), s.method.painter(client, 0.5)) for client in s.clients]
+    views = [client.public_samples(s.batch(), s.method.recolor_transform(client, 0.5)) for client in s.clients]
     assert all(torch.equal(view, views[0]) for view in views)
-    changed = (views[0] - s.clients[0].look(s.batch())).abs().amax(dim=(1, 2, 3)) > 1e-3
+    changed = (views[0] - s.clients[0].public_samples(s.batch())).abs().amax(dim=(1, 2, 3)) > 1e-3
     assert 2 <= int(changed.sum()) <= 14
 
 
 def test_batches_are_painted_after_the_teacher_saw_them(stage: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    s = stage("choir", PLAIN, style_share=1.0, use_fntd=True)
+    s = stage("choir", PLAIN, recolor_share=1.0, use_fntd=True)
     s.play()
     client = s.clients[0]
     seen: list[Batch] = []
     monkeypatch.setattr(client.trainer, "train", lambda c, o, loss, batches: (seen.extend(batches), torch.zeros(()))[1])
     s.method.remember(client)
-    s.method.practise(client)
+    s.method.local_update(client)
     plain = list(client.lessons(s.method.params.epochs_of(0)))
-    twin = client.twin(client.recall("teacher"))
+    twin = client.frozen_copy(client.stored_weights("teacher"))
     for batch, before in zip(seen, plain, strict=True):
         assert torch.equal(batch.labels, before.labels)
         torch.testing.assert_close(batch["teacher"], twin(before.images))
@@ -170,25 +173,25 @@ def test_batches_are_painted_after_the_teacher_saw_them(stage: Make, monkeypatch
 # -- the lead ----------------------------------------------------------------------------------------------------------
 
 
-def leads(s: Stage) -> list[dict[str, torch.Tensor]]:
-    return [{name: t.clone() for name, t in client.parts["lead"].state_dict().items()} for client in s.clients]
+def leads(s: FederationHarness) -> list[dict[str, torch.Tensor]]:
+    return [{name: t.clone() for name, t in client.modules["lead"].state_dict().items()} for client in s.clients]
 
 
 def test_a_lead_leaves_the_own_models_alone(stage: Make) -> None:
-    assert same(after(stage, lead="simple_cnn@4"), after(stage))
+    assert same(after(stage, shared_model="simple_cnn@4"), after(stage))
 
 
 def test_leads_start_alike_learn_apart_and_are_averaged(stage: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    s = stage("choir", PLAIN, lead="resnet10@2")  # with buffers
+    s = stage("choir", PLAIN, shared_model="resnet10@2")  # with buffers
     begun = leads(s)
     assert same(begun[1:], begun[:-1])
-    lend, lent = type(s.method).lend, []
+    upload_shared_model, lent = type(s.method).upload_shared_model, []
 
     def spy(method: Any, client: Any) -> Any:
-        lent.append({name: t.clone() for name, t in client.parts["lead"].state_dict().items()})
-        return lend(method, client)
+        lent.append({name: t.clone() for name, t in client.modules["lead"].state_dict().items()})
+        return upload_shared_model(method, client)
 
-    monkeypatch.setattr(type(s.method), "lend", says(lead=PART)(spy))
+    monkeypatch.setattr(type(s.method), "upload_shared_model", sends(shared_model=MODULE)(spy))
     s.play()
     for name, tensor in (ended := leads(s))[0].items():
         mean = sum(state[name].double() for state in lent) / 3
@@ -198,7 +201,7 @@ def test_leads_start_alike_learn_apart_and_are_averaged(stage: Make, monkeypatch
 
 
 def test_a_lead_costs_one_way_up_and_two_down_but_for_the_first_round(stage: Make) -> None:
-    s = stage("choir", PLAIN, lead="simple_cnn@4")
+    s = stage("choir", PLAIN, shared_model="simple_cnn@4")
     plain = stage("choir", PLAIN).play(2)
     size = sum(t.nbytes for t in leads(s)[0].values())
     more = [
@@ -209,15 +212,15 @@ def test_a_lead_costs_one_way_up_and_two_down_but_for_the_first_round(stage: Mak
 
 
 def test_who_was_away_begins_with_the_lead_of_today(stage: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    s = stage("choir", PLAIN, rounds=6, lead="simple_cnn@4", fraction=0.67)  # two of three
-    practise, begun = type(s.method).practise, []
+    s = stage("choir", PLAIN, rounds=6, shared_model="simple_cnn@4", fraction=0.67)  # two of three
+    local_update, begun = type(s.method).local_update, []
 
     def spy(method: Any, client: Any) -> None:
-        lead = {f"lead/{name}": t for name, t in client.parts["lead"].state_dict().items()}
+        lead = {f"lead/{name}": t for name, t in client.modules["lead"].state_dict().items()}
         begun.append((client.round, client.index, same([lead], [method.server or lead])))
-        practise(method, client)
+        local_update(method, client)
 
-    monkeypatch.setattr(type(s.method), "practise", spy)
+    monkeypatch.setattr(type(s.method), "local_update", spy)
     s.play(6)
     assert len(begun) == 12
     assert {client for _, client, _ in begun} == {0, 1, 2}
@@ -225,19 +228,19 @@ def test_who_was_away_begins_with_the_lead_of_today(stage: Make, monkeypatch: py
 
 
 def test_a_client_answers_with_both_voices(stage: Make) -> None:
-    s = stage("choir", PLAIN, lead="simple_cnn@4")
+    s = stage("choir", PLAIN, shared_model="simple_cnn@4")
     (event,) = s.play()
     tests = s.engine._tests
     for client, row in zip(s.clients, event["accuracy"], strict=True):
         for test, accuracy in zip(tests, row, strict=True):
             images = normalise(test.images, test.mean, test.std)
             with torch.no_grad():
-                both = client.model(images).double().softmax(1) + client.parts["lead"](images).double().softmax(1)
+                both = client.model(images).double().softmax(1) + client.modules["lead"](images).double().softmax(1)
             assert accuracy == pytest.approx(100 * (both.argmax(1) == test.labels).double().mean().item())
 
 
 def test_a_lead_is_fit_for_sums_that_hide_their_summands(small: Callable[..., Experiment]) -> None:
-    changes: dict[str, Any] = {"models": PLAIN, "settings": {"lead": "mlp@8"}}
+    changes: dict[str, Any] = {"models": PLAIN, "settings": {"shared_model": "mlp@8"}}
     plain = run(small("choir", "plain", **changes))
     hidden = run(small("choir", "hidden", secure=True, **changes))
     assert hidden.bytes_up > plain.bytes_up
@@ -247,4 +250,4 @@ def test_a_lead_is_fit_for_sums_that_hide_their_summands(small: Callable[..., Ex
 
 def test_an_unknown_lead_is_refused(small: Callable[..., Experiment]) -> None:
     with pytest.raises(UsageError, match="unknown model 'simple_cn'; did you mean simple_cnn"):
-        run(small("choir", settings={"lead": "simple_cn"}))
+        run(small("choir", settings={"shared_model": "simple_cn"}))

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.stage import Stage, same
+from tests.stage import FederationHarness, same
 from torch.nn.functional import cross_entropy
 
-from fedchoir.federation.training import Batch
+from fedchoir.core.training import Batch
 from fedchoir.losses import cnd, fbm, fia, frr
 
 PLAIN = ("simple_cnn@4", "simple_cnn@6", "simple_cnn@5")  # no BatchNorm and no dropout: eval mode says the same
 OFF = {"use_fia": False, "use_fbm": False, "use_cnd": False, "use_frr": False}
-Make = Callable[..., Stage]
+Make = Callable[..., FederationHarness]
 
 
 @pytest.mark.parametrize(("diagonal", "numbers"), [(False, 8 + 8 * 8), (True, 8 + 8)])
@@ -28,17 +28,17 @@ def test_an_image_costs_mean_and_covariance_or_variances(diagonal: bool, numbers
 @pytest.mark.parametrize("diagonal", [False, True])
 def test_clients_send_the_gaussian_of_their_mapped_features(diagonal: bool, stage: Make) -> None:
     s = stage("fbcl", diagonal=diagonal)
-    said = s.say("speak_diagonal" if diagonal else "speak")
+    aggregated = s.say("speak_diagonal" if diagonal else "speak")
     for client in s.clients:
-        branch: Any = client.parts["map"]
-        with torch.no_grad(), client.speaking():
-            m = client.model.feature_map(client.look(s.batch())).numpy()
+        branch: Any = client.modules["map"]
+        with torch.no_grad(), client.batch_stats_frozen():
+            m = client.model.feature_map(client.public_samples(s.batch())).numpy()
         weight, bias = branch.weight.detach().numpy()[:, :, 0, 0], branch.bias.detach().numpy()
         h = np.einsum("dc,bchw->bdhw", weight, m).reshape(16, 8, -1) + bias[:, None]
-        np.testing.assert_allclose(said[client.index]["mu"], h.mean(axis=2), atol=1e-4)
+        np.testing.assert_allclose(aggregated[client.index]["mu"], h.mean(axis=2), atol=1e-4)
         covariance = np.stack([np.cov(image, bias=True) for image in h])
         expected = np.stack([np.diag(c) for c in covariance]) if diagonal else covariance
-        np.testing.assert_allclose(said[client.index]["delta"], expected, atol=1e-4)
+        np.testing.assert_allclose(aggregated[client.index]["delta"], expected, atol=1e-4)
 
 
 def test_without_any_module_it_is_solo(stage: Make) -> None:
@@ -70,10 +70,10 @@ def test_basic_matrices_alone_need_nobody(stage: Make) -> None:
 
 def test_the_public_loss_is_equation_5(stage: Make) -> None:
     s = stage("fbcl", PLAIN)
-    said = s.say()
-    mu_mean, delta_mean = (torch.stack([p[name] for p in said.values()]).mean(0) for name in ("mu", "delta"))
-    client, own = s.clients[0], said[0]
-    batch = Batch(client.look(s.batch()), torch.empty(0), {"mu": mu_mean, "delta": delta_mean})
+    aggregated = s.say()
+    mu_mean, delta_mean = (torch.stack([p[name] for p in aggregated.values()]).mean(0) for name in ("mu", "delta"))
+    client, own = s.clients[0], aggregated[0]
+    batch = Batch(client.public_samples(s.batch()), torch.empty(0), {"mu": mu_mean, "delta": delta_mean})
     expected = fia(own["mu"], own["delta"], mu_mean, delta_mean) + 0.05 * fbm(own["mu"])
     torch.testing.assert_close(s.method.public_loss(client, batch).detach(), expected, rtol=1e-4, atol=1e-6)
 
@@ -92,11 +92,11 @@ def test_the_local_phase_looks_back_to_the_right_models(
     def spy(method: Any, client: Any, batch: Batch) -> torch.Tensor:
         """At the first step the model is still the one that the public phase left."""
         m, _, z = client.stages(batch.images)
-        mu = client.apply("map", m).mean(dim=(2, 3)).detach()
+        mu = client.run_module("map", m).mean(dim=(2, 3)).detach()
         torch.testing.assert_close(batch["mu"], mu, rtol=1e-4, atol=1e-5)
         old = z.detach()
         if teacher == "previous":
-            old = client.twin(ends[client.index])(batch.images)
+            old = client.frozen_copy(ends[client.index])(batch.images)
             assert not torch.allclose(old, z)
         torch.testing.assert_close(batch["teacher"], old, rtol=1e-4, atol=1e-5)
         value = loss(method, client, batch)
@@ -113,9 +113,9 @@ def test_the_local_phase_looks_back_to_the_right_models(
 
 def test_the_mapping_learns_and_is_averaged_with_alike_models(stage: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     s = stage("fbcl", ("resnet10@2",), public_size=16, average="after-local")
-    before = s.clients[0].parts["map"].weight.detach().clone()
+    before = s.clients[0].modules["map"].weight.detach().clone()
     s.play()
-    maps = [c.parts["map"].state_dict() for c in s.clients]
+    maps = [c.modules["map"].state_dict() for c in s.clients]
     assert same(maps[1:], maps[:-1])
     assert not torch.equal(before, maps[0]["weight"])
     model, part = (sum(t.nbytes for t in state.values()) for state in (s.weights()[0], maps[0]))

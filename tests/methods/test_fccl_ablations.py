@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from tests.stage import Stage, same
+from tests.stage import FederationHarness, same
 from torch.nn.functional import cross_entropy
 
-from fedchoir.federation.training import Batch
+from fedchoir.core.training import Batch
 from fedchoir.losses import fccm, fisl, fntd, instance_similarity, kd
 
 PLAIN = ("simple_cnn@4", "simple_cnn@6", "mlp")  # no BatchNorm and no dropout: eval and training mode say the same
-Make = Callable[..., Stage]
+Make = Callable[..., FederationHarness]
 
 
 def after(make: Make, method: str = "fccl+", rounds: int = 2, **settings: Any) -> list[dict[str, torch.Tensor]]:
@@ -49,13 +49,13 @@ def test_the_public_loss_is_equation_6(stage: Make) -> None:
     for switches in ({}, {"use_fisl": False}, {"use_fccm": False}):
         s = stage("fccl+", PLAIN, omega=2.0, off_diagonal=0.1, **switches)
         client = s.clients[0]
-        h, z = client.both(client.look(s.batch()))
+        h, z = client.features_and_logits(client.public_samples(s.batch()))
         g = torch.Generator().manual_seed(0)
         targets = {"logits": torch.randn(16, 4, generator=g), "similarity": torch.randn(16, 15, generator=g)}
         parts = {"use_fccm": fccm(z, targets["logits"], 0.1)}
         parts["use_fisl"] = 2 * fisl(instance_similarity(h, 0.02), targets["similarity"])
         expected = sum(part for name, part in parts.items() if switches.get(name, True))
-        value = s.method.public_loss(client, Batch(client.look(s.batch()), torch.empty(0), targets))
+        value = s.method.public_loss(client, Batch(client.public_samples(s.batch()), torch.empty(0), targets))
         torch.testing.assert_close(value, expected)
 
 
@@ -130,7 +130,7 @@ def test_the_teacher_is_the_model_that_the_option_names(
 
     def spy(method: Any, client: Any, batch: Batch) -> torch.Tensor:
         z = client.logits(batch.images)
-        old = client.twin(ends[client.index])(batch.images) if teacher == "previous" else z.detach()
+        old = client.frozen_copy(ends[client.index])(batch.images) if teacher == "previous" else z.detach()
         torch.testing.assert_close(batch["teacher"], old, rtol=1e-4, atol=1e-5)
         value = original(method, client, batch)
         expected = cross_entropy(z, batch.labels) + fntd(z, old, batch.labels, 2.0, form)
@@ -173,7 +173,7 @@ def test_fccl_has_a_teacher_from_the_last_round_and_one_from_the_start(
 
     def spy(method: Any, client: Any, batch: Batch) -> torch.Tensor:
         z = client.logits(batch.images)
-        inter, intra = (client.twin(w[client.index])(batch.images) for w in (ends, pretrained))
+        inter, intra = (client.frozen_copy(w[client.index])(batch.images) for w in (ends, pretrained))
         value = loss(method, client, batch)
         expected = cross_entropy(z, batch.labels) + 2 * kd(z, inter, 1.0) + 0.5 * kd(z, intra, 1.0)
         torch.testing.assert_close(value, expected, rtol=1e-3, atol=1e-5)
@@ -191,9 +191,9 @@ def test_the_released_consensus_holds_the_previous_models_logits(stage: Make) ->
     s.play()
     client = s.clients[0]
     s.method.remember(client)
-    before = client.say(s.batch())[1]
-    s.method.practise(client)
-    now = client.say(s.batch())[1]
+    before = client.public_outputs(s.batch())[1]
+    s.method.local_update(client)
+    now = client.public_outputs(s.batch())[1]
     torch.testing.assert_close(s.method.previous_minus_own(client, s.batch()), before - now, rtol=1e-4, atol=1e-5)
 
 

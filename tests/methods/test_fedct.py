@@ -11,23 +11,23 @@ import torch
 from torch.nn.functional import cross_entropy, normalize
 
 from fedchoir import Experiment, methods, run
-from fedchoir.data.images import ImageSet
-from fedchoir.errors import UsageError
-from fedchoir.federation.client import Client
-from fedchoir.federation.payload import Payload
-from fedchoir.federation.task import ClientCard, Task
-from fedchoir.federation.training import Batch
+from fedchoir.core.client import Client
+from fedchoir.core.federation_spec import ClientInfo, FederationSpec
+from fedchoir.core.training import Batch
+from fedchoir.data.image.image_set import ImageSet
 from fedchoir.methods.fedct import FedCT
 from fedchoir.methods.fedexg import BASES, FedExg
 from fedchoir.models import build
+from fedchoir.payload import Payload
+from fedchoir.utils.errors import UsageError
 
 CLASSES = 5
 MODEL = "resnet10@4"
 
 
-def a_task(clients: int = 3) -> Task:
-    cards = tuple(ClientCard(f"c{k}", MODEL, 10 + k, 10, "global") for k in range(clients))
-    return Task(tuple("abcde"), cards, rounds=2, seed=3, image_size=16)
+def a_task(clients: int = 3) -> FederationSpec:
+    cards = tuple(ClientInfo(f"c{k}", MODEL, 10 + k, 10, "global") for k in range(clients))
+    return FederationSpec(tuple("abcde"), cards, rounds=2, seed=3, image_size=16)
 
 
 def a_method(cls: type[FedExg] = FedCT, clients: int = 3, **settings: Any) -> Any:
@@ -82,10 +82,10 @@ def test_prototypes_are_class_means_of_features() -> None:
 
 @pytest.mark.parametrize("model", [MODEL, "alexnet@4"])  # the second has dropout in its classifier
 def test_the_consistency_matrix_is_each_classifier_on_each_set_of_prototypes(model: str) -> None:
-    cards = tuple(ClientCard(f"c{k}", model, 10, 10, "global") for k in range(3))
+    cards = tuple(ClientInfo(f"c{k}", model, 10, 10, "global") for k in range(3))
     method = a_method()
     method.task = replace(method.task, clients=cards, image_size=32)
-    heads, said = [], {}
+    heads, aggregated = [], {}
     for k in range(3):
         torch.manual_seed(k)
         twin = build(model, CLASSES, image_size=32).eval()
@@ -93,28 +93,30 @@ def test_the_consistency_matrix_is_each_classifier_on_each_set_of_prototypes(mod
         u = torch.randn(CLASSES, twin.feature_dim)
         present = torch.tensor([k != 0, True, False, k != 1, k == 2])
         weights = {f"weights/{n}": t for n, t in twin.state_dict().items()}
-        said[k] = Payload(weights, prototypes=u, present=present)
-    v = method.consistency(said)
+        aggregated[k] = Payload(weights, prototypes=u, present=present)
+    v = method.consistency(aggregated)
     for i in range(3):
         for j in range(3):
-            kept = said[j]["present"].nonzero().flatten()
+            kept = aggregated[j]["present"].nonzero().flatten()
             with torch.no_grad():
-                expected = cross_entropy(heads[i].classify(said[j]["prototypes"][kept]), kept)
+                expected = cross_entropy(heads[i].classify(aggregated[j]["prototypes"][kept]), kept)
             torch.testing.assert_close(v[i, j], expected)
 
 
 def test_models_go_where_the_matrix_says() -> None:
     v = torch.tensor([[0.0, 1.0, 9.0, 9.0], [9.0, 0.0, 1.0, 9.0], [9.0, 9.0, 0.0, 1.0], [1.0, 9.0, 9.0, 0.0]])
-    said = {k: Payload(prototypes=torch.full((5, 2), float(k)), present=torch.ones(5).bool()) for k in (3, 5, 7, 9)}
+    aggregated = {
+        k: Payload(prototypes=torch.full((5, 2), float(k)), present=torch.ones(5).bool()) for k in (3, 5, 7, 9)
+    }
     totals = {}
     for rule in ("consistency", "inconsistency", "random"):
         method = a_method(clients=10, broadcast=rule)
         method.consistency = lambda models: v
-        sent = method.broadcast(said, 0, 0)
+        sent = method.broadcast(aggregated, 0, 0)
         where = {int(p["prototypes"][0, 0]): target for target, p in sent.items()}
         assert sorted(where) == sorted(sent) == [3, 5, 7, 9]
         assert all(source != target for source, target in where.items())
-        keys = list(said)
+        keys = list(aggregated)
         totals[rule] = sum(float(v[keys.index(a), keys.index(b)]) for a, b in where.items())
     assert totals["consistency"] == 4.0
     assert totals["inconsistency"] == 36.0
@@ -131,10 +133,10 @@ def test_global_prototypes_are_the_mean_over_those_who_have_the_class() -> None:
     )
     sent = method.broadcast({0: one, 1: two}, 0, 0)
     for target, source in ((0, two), (1, one)):
-        heard = sent[target]
-        assert heard["global_prototypes"].flatten().tolist() == [2.0, 5.0, 7.0, 0.0, 0.0]
-        assert heard["known"].tolist() == [True, True, True, False, False]
-        assert torch.equal(heard["prototypes"], source["prototypes"])
+        received = sent[target]
+        assert received["global_prototypes"].flatten().tolist() == [2.0, 5.0, 7.0, 0.0, 0.0]
+        assert received["known"].tolist() == [True, True, True, False, False]
+        assert torch.equal(received["prototypes"], source["prototypes"])
     guides = method.guides(sent[1])  # with one's own view of classes 0 and 1, and the global one of class 2
     assert guides["prototypes"].flatten().tolist() == [0.25 * 2 + 0.75 * 1, 5.0, 7.0, 0.0, 0.0]
     assert guides["known"].tolist() == [True, True, True, False, False]
@@ -157,7 +159,7 @@ def a_lesson(method: FedCT, known: tuple[bool, ...] = (True,) * 4 + (False,)) ->
 def by_hand(client: Client, batch: Batch, p: Any, known: list[int]) -> dict[str, float]:
     """CE, APCL and L_mix sample by sample."""
     u = client.memory["prototypes"]
-    h, z = client.model.both(batch.images)
+    h, z = client.model.features_and_logits(batch.images)
     contrast, mixed, partners = [], [], []
     for b, y in enumerate(batch.labels.tolist()):
         hybrid = h[b] + p.lambda_hy * (h[b] - u[y])
@@ -206,10 +208,10 @@ def test_a_class_without_a_prototype_takes_no_part() -> None:
 
 def test_pgct_is_held_to_the_local_view_alone() -> None:
     method = a_method(methods.get("pgct"))
-    heard = Payload(prototypes=torch.ones(5, 2), present=torch.tensor([1, 0, 1, 0, 0]) > 0)
-    guides = method.guides(heard)
-    assert torch.equal(guides["prototypes"], heard["prototypes"])
-    assert torch.equal(guides["known"], heard["present"])
+    received = Payload(prototypes=torch.ones(5, 2), present=torch.tensor([1, 0, 1, 0, 0]) > 0)
+    guides = method.guides(received)
+    assert torch.equal(guides["prototypes"], received["prototypes"])
+    assert torch.equal(guides["known"], received["present"])
 
 
 def test_each_exchange_sees_the_data_in_a_new_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +229,7 @@ def test_each_exchange_sees_the_data_in_a_new_order(monkeypatch: pytest.MonkeyPa
 
 
 def test_heterogeneous_clients_are_refused() -> None:
-    cards = tuple(ClientCard(f"c{k}", model, 10, 10, "global") for k, model in enumerate(("mlp", MODEL)))
+    cards = tuple(ClientInfo(f"c{k}", model, 10, 10, "global") for k, model in enumerate(("mlp", MODEL)))
     task = replace(a_task(), clients=cards)
     with pytest.raises(UsageError, match="fedct exchanges weights, so all clients need one architecture"):
         FedCT(FedCT.Params(), task)

@@ -7,24 +7,24 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from tests.stage import Stage, same
+from tests.stage import FederationHarness, same
 
 from fedchoir import Experiment, run
-from fedchoir.errors import UsageError
-from fedchoir.federation.training import Batch
+from fedchoir.core.training import Batch
+from fedchoir.utils.errors import UsageError
 
-Make = Callable[..., Stage]
+Make = Callable[..., FederationHarness]
 
 
 def test_memes_start_alike_whatever_they_stand_beside(stage: Make) -> None:
-    memes = [c.parts["meme"].state_dict() for c in stage("fml").clients]
+    memes = [c.modules["meme"].state_dict() for c in stage("fml").clients]
     assert same(memes[1:], memes[:-1])
 
 
 def test_the_shared_model_is_averaged_and_handed_out(stage: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     s = stage("fml", meme="resnet10@2")  # with buffers
     (event,) = s.play()
-    memes = [c.parts["meme"].state_dict() for c in s.clients]
+    memes = [c.modules["meme"].state_dict() for c in s.clients]
     for name, tensor in memes[0].items():
         mean = sum(m[name].double() for m in memes) / 3  # all clients have as many images
         kept = s.method.server[f"meme/{name}"].double()
@@ -34,13 +34,13 @@ def test_the_shared_model_is_averaged_and_handed_out(stage: Make, monkeypatch: p
     assert (event["bytes_up"], event["bytes_down"]) == (3 * size, 0)
     merged = dict(s.method.server)
     starts = []
-    practise = type(s.method).practise
+    local_update = type(s.method).local_update
 
     def spy(method: object, client: object) -> None:
-        starts.append({f"meme/{n}": t.clone() for n, t in client.parts["meme"].state_dict().items()})  # type: ignore[attr-defined]
-        practise(method, client)
+        starts.append({f"meme/{n}": t.clone() for n, t in client.modules["meme"].state_dict().items()})  # type: ignore[attr-defined]
+        local_update(method, client)
 
-    monkeypatch.setattr(type(s.method), "practise", spy)
+    monkeypatch.setattr(type(s.method), "local_update", spy)
     (event,) = s.play()
     assert event["bytes_down"] == 3 * size
     assert same(starts, [merged] * 3)
@@ -51,7 +51,7 @@ def test_the_loss_is_two_losses_with_fixed_teachers(stage: Make) -> None:
     client = s.clients[0]
     images, labels = next(client.private_chunks())
     with torch.no_grad():
-        own, meme = client.logits(images).double(), client.apply("meme", images).double()
+        own, meme = client.logits(images).double(), client.run_module("meme", images).double()
     p, q = own.softmax(1).numpy(), meme.softmax(1).numpy()
     picked = np.arange(len(labels)), labels.numpy()
     ce_own, ce_meme = -np.log(p[picked]).mean(), -np.log(q[picked]).mean()

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from fedchoir import Experiment, Result, methods, run, runner
-from fedchoir.engines.local import LocalEngine
-from fedchoir.experiment import plan
-from fedchoir.federation import checkpoint
-from fedchoir.federation.client import Client
-from fedchoir.federation.payload import Payload
+from fedchoir import Experiment, Result, methods, run
+from fedchoir.core import checkpoint
+from fedchoir.core.client import Client
+from fedchoir.engines.local.engine import LocalEngine
+from fedchoir.experiments import run as runner
+from fedchoir.experiments.config import plan
 from fedchoir.models import build
+from fedchoir.payload import Payload
 
 CLASSES = 5
 CROSS = ["fedexg", "pgct", "fedct"]
@@ -63,12 +64,12 @@ def test_every_model_goes_to_exactly_one_other_client(
         offered[number, client.index] = key(payload.under("weights"))
         return payload
 
-    def spy_train(self: Any, client: Client, heard: Payload | None) -> None:
+    def spy_train(self: Any, client: Client, received: Payload | None) -> None:
         number = serial[f"t{client.index}"] = serial.get(f"t{client.index}", -1) + 1
-        arrived[number, client.index] = key(heard.under("weights"))
-        train(self, client, heard)
+        arrived[number, client.index] = key(received.under("weights"))
+        train(self, client, received)
 
-    spy_offer.__says__ = offer.__says__  # type: ignore[attr-defined]
+    spy_offer.__sends__ = offer.__sends__  # type: ignore[attr-defined]
     monkeypatch.setattr(cls, "offer", spy_offer)
     monkeypatch.setattr(cls, "cross_train", spy_train)
     run(skew(name, rounds=2, exchanges=2))

@@ -7,12 +7,12 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
-from tests.stage import Stage
+from tests.stage import FederationHarness
 
 from fedchoir import methods
+from fedchoir.core.settings import Settings
 from fedchoir.data.options import DataOptions
-from fedchoir.errors import UsageError
-from fedchoir.federation.settings import Settings
+from fedchoir.utils.errors import UsageError
 
 DATA = {field.name for field in fields(DataOptions)}
 
@@ -37,19 +37,19 @@ def test_profiles_set_only_options_that_exist(name: str) -> None:
 @pytest.mark.parametrize(
     ("method", "settings", "line"),
     [
-        ("fedavg", {"tested": "own", "fraction": 0.5}, r"tested = 'own' .* fraction = 0.5: .* set fraction to 1"),
-        ("fedmd", {"tested": "own", "average": "after-local"}, r"tested = 'own' .* set average to before-local"),
+        ("fedavg", {"eval_model": "own", "fraction": 0.5}, r"tested = 'own' .* fraction = 0.5: .* set fraction to 1"),
+        ("fedmd", {"eval_model": "own", "average": "after-local"}, r"tested = 'own' .* set average to before-local"),
         ("fccl", {"own_logits": "previous", "fraction": 0.5}, r"own_logits = 'previous' .* with fraction = 0.5: "),
         ("fccl", {"own_logits": "previous", "sync": "epoch"}, r"own_logits = 'previous' .* with sync = 'epoch': "),
     ],
 )
 def test_options_that_exclude_each_other(
-    method: str, settings: dict[str, Any], line: str, stage: Callable[..., Stage]
+    method: str, settings: dict[str, Any], line: str, stage: Callable[..., FederationHarness]
 ) -> None:
     with pytest.raises(UsageError, match=rf"^{line}"):
         stage(method, models=("simple_cnn@4",), **settings)
 
 
-def test_encoders_that_are_alike_are_not_averaged_without_their_heads(stage: Callable[..., Stage]) -> None:
+def test_encoders_that_are_alike_are_not_averaged_without_their_heads(stage: Callable[..., FederationHarness]) -> None:
     for name in ("fedmd-ssl", "feddf-ssl"):
         assert not stage(name, models=("simple_cnn@4",), dim=8, hidden=16).method.averages("before-local")

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.stage import Stage, same
+from tests.stage import FederationHarness, same
 
-from fedchoir.federation.payload import Payload
-from fedchoir.federation.training import Batch
+from fedchoir.core.training import Batch
+from fedchoir.payload import Payload
 
 CNN = ("simple_cnn@4",)
-Make = Callable[..., Stage]
+Make = Callable[..., FederationHarness]
 
 
 def softmax(z: np.ndarray) -> np.ndarray:
@@ -29,21 +29,21 @@ def divergence(p: np.ndarray, q: np.ndarray) -> np.ndarray:
     return (p * np.log(p / q)).sum(axis=1)
 
 
-def predictions(s: Stage) -> dict[int, np.ndarray]:
-    return {k: softmax(said["logits"].double().numpy()) for k, said in s.say().items()}
+def predictions(s: FederationHarness) -> dict[int, np.ndarray]:
+    return {k: softmax(aggregated["logits"].double().numpy()) for k, aggregated in s.say().items()}
 
 
-def drawn(s: Stage, scale: float = 3.0, seed: int = 0) -> dict[int, Payload]:
+def drawn(s: FederationHarness, scale: float = 3.0, seed: int = 0) -> dict[int, Payload]:
     """Logits as decided as those of trained models."""
     g = torch.Generator().manual_seed(seed)
     return {c.index: Payload(logits=scale * torch.randn(16, 4, generator=g)) for c in s.clients}
 
 
-def loss_on(s: Stage, k: int, heard: Payload) -> float:
+def loss_on(s: FederationHarness, k: int, received: Payload) -> float:
     """The public loss of client k on the first public batch, by the pass that it learns from."""
     client = s.clients[k]
     client.model.train()
-    return s.method.public_loss(client, Batch(client.look(s.batch()), torch.empty(0), dict(heard))).item()
+    return s.method.public_loss(client, Batch(client.public_samples(s.batch()), torch.empty(0), dict(received))).item()
 
 
 # -- FedMD and FedDF ---------------------------------------------------------------------------------------------------
@@ -52,7 +52,7 @@ def loss_on(s: Stage, k: int, heard: Payload) -> float:
 @pytest.mark.parametrize("method", ["fedmd", "feddf"])
 def test_the_distance_to_the_mean_of_all_logits(method: str, stage: Make) -> None:
     s = stage(method)
-    logits = {k: said["logits"].double().numpy() for k, said in s.say().items()}
+    logits = {k: aggregated["logits"].double().numpy() for k, aggregated in s.say().items()}
     mean = np.mean(list(logits.values()), axis=0)
     value = loss_on(s, 1, Payload(logits=torch.from_numpy(mean).float()))
     if method == "fedmd":
@@ -77,8 +77,10 @@ def test_alike_models_are_averaged_when_the_option_says(
     assert any("running_mean" in name for name in ends[0])
     assert same(ends[1:], ends[:-1]) == (average == "after-local")
     starts = []
-    practise = type(s.method).practise
-    monkeypatch.setattr(type(s.method), "practise", lambda m, c: (starts.append(c.snapshot()), practise(m, c))[1])
+    local_update = type(s.method).local_update
+    monkeypatch.setattr(
+        type(s.method), "local_update", lambda m, c: (starts.append(c.snapshot()), local_update(m, c))[1]
+    )
     s.play()
     if average != "after-local":  # then clients entered the round alike, and only what they hear parts them
         assert same(starts[1:], starts[:-1]) == (average == "before-local")
@@ -124,19 +126,19 @@ def test_rhfl_is_the_weighted_divergence_from_every_other_client(stage: Make) ->
     s = stage("rhfl")
     s.method.server["confidence"] = torch.tensor([0.2, 0.5, 0.3])
     p = predictions(s)
-    heard = s.method.of_the_others(s.say())
+    received = s.method.of_the_others(s.say())
     for i in range(3):
         expected = sum(w * divergence(p[k], p[i]).mean() for k, w in enumerate((0.2, 0.5, 0.3)) if k != i)
-        assert loss_on(s, i, heard[i]) == pytest.approx(expected, rel=1e-3, abs=1e-6)
+        assert loss_on(s, i, received[i]) == pytest.approx(expected, rel=1e-3, abs=1e-6)
 
 
 def test_a_client_that_was_left_out_hears_all_the_others(stage: Make) -> None:
     s = stage("rhfl")
     s.method.server["confidence"] = torch.tensor([0.2, 0.5, 0.3])
-    said = drawn(s)
-    whole, partial = s.method.of_the_others(said), s.method.of_the_others({k: said[k] for k in (0, 2)})
+    aggregated = drawn(s)
+    whole, partial = s.method.of_the_others(aggregated), s.method.of_the_others({k: aggregated[k] for k in (0, 2)})
     torch.testing.assert_close(partial[1]["pool"], whole[1]["pool"])
-    torch.testing.assert_close(partial[0]["pool"], 0.3 * said[2]["logits"].softmax(1))
+    torch.testing.assert_close(partial[0]["pool"], 0.3 * aggregated[2]["logits"].softmax(1))
 
 
 @pytest.mark.parametrize("noise", ["symmetric", "pair"])
@@ -148,7 +150,7 @@ def test_label_noise_reaches_the_labels_and_the_loss_is_noise_tolerant(noise: st
     assert all(0 < count <= 24 for count in wrong)
     client = noisy.clients[0]
     client.model.eval()
-    z, y = client.survey().double().numpy(), client.private.labels.numpy()
+    z, y = client.predict_private().double().numpy(), client.private.labels.numpy()
     p = softmax(z)
     picked = np.arange(len(y)), y
     reverse = -math.log(1e-4) * (1 - p[picked])
@@ -162,25 +164,25 @@ def test_label_noise_reaches_the_labels_and_the_loss_is_noise_tolerant(noise: st
 
 def test_helpers_are_the_nearest_and_count_where_they_are_confident(stage: Make) -> None:
     s = stage("fedmatch", helpers=1, confidence=0.75)
-    said = drawn(s)
-    p = {k: softmax(v["logits"].double().numpy()) for k, v in said.items()}
-    heard = s.method.of_the_helpers(said)
+    aggregated = drawn(s)
+    p = {k: softmax(v["logits"].double().numpy()) for k, v in aggregated.items()}
+    received = s.method.of_the_helpers(aggregated)
     own = predictions(s)
     for i in range(3):
         helper = min((k for k in range(3) if k != i), key=lambda k: ((p[k] - p[i]) ** 2).sum())
         counted = p[helper].max(axis=1) >= 0.75
         assert 0 < counted.sum() < 16
         expected = (divergence(p[helper], own[i]) * counted).mean()
-        assert loss_on(s, i, heard[i]) == pytest.approx(expected, rel=1e-3, abs=1e-6)
+        assert loss_on(s, i, received[i]) == pytest.approx(expected, rel=1e-3, abs=1e-6)
 
 
 def test_more_helpers_than_clients_are_all_the_others(stage: Make) -> None:
     s = stage("fedmatch", helpers=9, confidence=0.0)
-    said = drawn(s)
-    heard = s.method.of_the_helpers(said)
-    others = (said[1]["logits"].softmax(1) + said[2]["logits"].softmax(1)) / 2
-    torch.testing.assert_close(heard[0]["pool"], others)
-    alone = s.method.of_the_helpers({1: said[1]})
+    aggregated = drawn(s)
+    received = s.method.of_the_helpers(aggregated)
+    others = (aggregated[1]["logits"].softmax(1) + aggregated[2]["logits"].softmax(1)) / 2
+    torch.testing.assert_close(received[0]["pool"], others)
+    alone = s.method.of_the_helpers({1: aggregated[1]})
     assert not any(payload[name].any() for payload in alone.values() for name in payload)
 
 
@@ -205,29 +207,29 @@ def test_the_consensus_on_a_label_is_its_owners(stage: Make, uneven: Path) -> No
             right = [c.logits(images).argmax(1) == labels for images, labels in c.private_chunks()]
         accuracy[c.index] = torch.cat(right).float().mean().item()
         owned[c.index] = set(c.private.labels.tolist())
-        logits[c.index] = c.say(s.batch())[1].numpy()
-    said = s.say()
-    combiner = s.method.combine()
-    for k, payload in said.items():
-        combiner.add(k, [payload])
-    (heard,) = s.method.consensus(combiner.result())
-    assert heard["owned"].tolist() == [True, True, True, False]
+        logits[c.index] = c.public_outputs(s.batch())[1].numpy()
+    aggregated = s.say()
+    aggregator = s.method.aggregator()
+    for k, payload in aggregated.items():
+        aggregator.add(k, [payload])
+    (received,) = s.method.consensus(aggregator.result())
+    assert received["owned"].tolist() == [True, True, True, False]
     for label in range(3):
         owners = [k for k in logits if label in owned[k]]
         total = sum(max(accuracy[k], 1e-6) for k in owners)
         expected = sum(max(accuracy[k], 1e-6) / total * logits[k][:, label] for k in owners)
-        np.testing.assert_allclose(heard["logits"][:, label], expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(received["logits"][:, label], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_label_of_nobody_takes_no_part(stage: Make) -> None:
     s = stage("rcfl", CNN)
     client = s.clients[0]
-    z = client.say(s.batch())[1].double().numpy()[:, :3]
+    z = client.public_outputs(s.batch())[1].double().numpy()[:, :3]
     target = torch.randn(16, 4, generator=torch.Generator().manual_seed(1))
-    heard = Payload(logits=target, owned=torch.tensor([True, True, True, False]))
+    received = Payload(logits=target, owned=torch.tensor([True, True, True, False]))
     expected = divergence(softmax(target[:, :3].double().numpy()), softmax(z)).mean()
-    assert loss_on(s, 0, heard) == pytest.approx(expected, rel=1e-4)
-    s.method.public_loss(client, Batch(client.look(s.batch()), torch.empty(0), dict(heard))).backward()
+    assert loss_on(s, 0, received) == pytest.approx(expected, rel=1e-4)
+    s.method.public_loss(client, Batch(client.public_samples(s.batch()), torch.empty(0), dict(received))).backward()
     gradient: Any = client.model.head.bias.grad
     assert gradient[3] == 0
     assert gradient[:3].abs().sum() > 0

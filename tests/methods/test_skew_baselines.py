@@ -12,29 +12,29 @@ from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 
 from fedchoir import Experiment, run
-from fedchoir.data.images import ImageSet
-from fedchoir.engines.local import LocalEngine
-from fedchoir.errors import UsageError
-from fedchoir.federation import checkpoint
-from fedchoir.federation.client import Client
-from fedchoir.federation.payload import Payload
-from fedchoir.federation.task import ClientCard, Task
-from fedchoir.federation.training import Batch, EagerTrainer
+from fedchoir.core import checkpoint
+from fedchoir.core.client import Client
+from fedchoir.core.federation_spec import ClientInfo, FederationSpec
+from fedchoir.core.training import Batch, EagerTrainer
+from fedchoir.data.image.image_set import ImageSet
+from fedchoir.engines.local.engine import LocalEngine
+from fedchoir.methods.base import Method
 from fedchoir.methods.fedasam import FedASAM
 from fedchoir.methods.fedavg import FedAvg
 from fedchoir.methods.feddc import FedDC
 from fedchoir.methods.fednova import FedNova, normaliser
 from fedchoir.methods.fedntd import FedNTD
-from fedchoir.methods.method import Method
 from fedchoir.models import build
+from fedchoir.payload import Payload
+from fedchoir.utils.errors import UsageError
 
 MODEL = "resnet10@4"
 State = dict[str, torch.Tensor]
 
 
-def a_task(sizes: tuple[int, ...] = (12, 30)) -> Task:
-    cards = tuple(ClientCard(f"c{k}", MODEL, n, 10, "global") for k, n in enumerate(sizes))
-    return Task(tuple("abcd"), cards, rounds=4, seed=3, image_size=16)
+def a_task(sizes: tuple[int, ...] = (12, 30)) -> FederationSpec:
+    cards = tuple(ClientInfo(f"c{k}", MODEL, n, 10, "global") for k, n in enumerate(sizes))
+    return FederationSpec(tuple("abcd"), cards, rounds=4, seed=3, image_size=16)
 
 
 def a_method(cls: type[Method], **changes: Any) -> Any:
@@ -90,7 +90,7 @@ def test_fedntd_learns_from_the_global_model() -> None:
             return torch.zeros(())
 
     client.trainer = Spy()
-    method.practise(client)
+    method.local_update(client)
     assert seen
     assert all(a == pytest.approx(b, abs=1e-6) for a, b in seen)
 
@@ -122,19 +122,19 @@ def test_the_steps_of_an_epoch_are_counted_as_they_are_taken(size: int) -> None:
 def test_fednova_is_its_equation() -> None:
     method = a_method(FedNova, momentum=0.5)
     clients = [a_client(method, k) for k in (0, 1)]
-    list(method.opening())
+    list(method.setup())
     start = {n: p.clone() for n, p in method.architecture.named_parameters()}
-    combiner = method.weighting()
+    aggregator = method.weighting()
     after, norms = [], []
     for client in clients:
         method.download(client, Payload(method.server))
         assert all(torch.equal(start[n], p) for n, p in client.model.named_parameters())
-        method.practise(client)
+        method.local_update(client)
         after.append(client.snapshot())
         norms.append(normaliser(2 * client.steps_per_epoch(), 0.5))
-        combiner.add(client.index, [method.contribute(client)])
+        aggregator.add(client.index, [method.contribute(client)])
     assert norms[0] != norms[1]
-    (mean,) = combiner.result()
+    (mean,) = aggregator.result()
     method.advance(mean)
     share = (12 / 42, 30 / 42)
     effective = sum(p * a for p, a in zip(share, norms, strict=True))
@@ -161,18 +161,18 @@ def test_the_server_knows_the_start_of_its_clients(
 ) -> None:
     """What it derives is what clients are made with; after pretraining it is their average instead."""
     starts: dict[int, State] = {}
-    ask = LocalEngine.ask
+    ask = LocalEngine.execute
 
     def spy(self: LocalEngine, clients: Any, actions: Any, index: int) -> Any:
         names = [action.function.__name__ for action in actions]
         if index == 0 and "contribute" in names:
             for k in clients:
                 starts.setdefault(k, self.clients[k].snapshot())
-            (heard,) = [a.heard.under("weights") for a in actions if a.function.__name__ == "download"]
-            starts[-1] = heard
+            (received,) = [a.received.under("weights") for a in actions if a.function.__name__ == "download"]
+            starts[-1] = received
         return ask(self, clients, actions, index)
 
-    monkeypatch.setattr(LocalEngine, "ask", spy)
+    monkeypatch.setattr(LocalEngine, "execute", spy)
     run(skew("fednova", rounds=1))
     assert all(torch.equal(starts[-1][n], state[n]) for state in starts.values() for n in state)
     starts.clear()
@@ -195,20 +195,20 @@ def test_feddc_follows_its_drift_and_its_gradients() -> None:
     client = a_client(method)
     w = parameters(client)
     client.phase = "practise"
-    method.practise(client)
+    method.local_update(client)
     reach = 0.05 * client.steps_per_epoch()
     drift = {n: parameters(client)[n] - w[n] for n in w}
     own = {n: -t / reach for n, t in drift.items()}
     sent = method.upload(client)
     for n in w:
-        torch.testing.assert_close(client.recall("drift")[n], drift[n])
-        torch.testing.assert_close(client.recall("gradient")[n], own[n])
+        torch.testing.assert_close(client.stored_weights("drift")[n], drift[n])
+        torch.testing.assert_close(client.stored_weights("gradient")[n], own[n])
         torch.testing.assert_close(sent[f"weights/{n}"], w[n] + 2 * drift[n])
         torch.testing.assert_close(sent[f"gradient/{n}"], own[n])
     everyone = {n: torch.full_like(t, 0.01) for n, t in w.items()}
     state = client.snapshot()
-    heard = {f"weights/{n}": t for n, t in state.items()} | {f"gradient/{n}": t for n, t in everyone.items()}
-    method.download(client, Payload(heard))
+    received = {f"weights/{n}": t for n, t in state.items()} | {f"gradient/{n}": t for n, t in everyone.items()}
+    method.download(client, Payload(received))
     losses: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     class Spy(EagerTrainer):
@@ -226,9 +226,9 @@ def test_feddc_follows_its_drift_and_its_gradients() -> None:
             return value.detach()
 
     client.trainer = Spy()
-    method.practise(client)
+    method.local_update(client)
     torch.testing.assert_close(*losses[0], rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(client.recall("drift")["head.bias"], drift["head.bias"] + 0.1)
+    torch.testing.assert_close(client.stored_weights("drift")["head.bias"], drift["head.bias"] + 0.1)
 
 
 # -- FedASAM -------------------------------------------------------------------------------------------------------

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from fedchoir import Experiment, Result, methods, run
-from fedchoir.federation import checkpoint
-from fedchoir.federation.client import Client
+from fedchoir.core import checkpoint
+from fedchoir.core.client import Client
 from fedchoir.methods.fedbyol import blend, divergence
+from fedchoir.methods.ssl.objectives import online_parameters
 from fedchoir.models import build
-from fedchoir.ssl.objectives import online_parameters
 
 Play = Callable[..., Result]
 Small = Callable[..., Experiment]
@@ -108,14 +108,14 @@ def test_fedbyol_goes_on_from_the_average_target_too(small: Small, monkeypatch: 
     download = cls.download
     calls = 0
 
-    def spy(self: Any, client: Client, heard: Any) -> None:
+    def spy(self: Any, client: Client, received: Any) -> None:
         nonlocal calls
-        download(self, client, heard)
+        download(self, client, received)
         calls += 1
-        assert same(client.model.state_dict(), heard.under("weights"))
+        assert same(client.model.state_dict(), received.under("weights"))
         for name in ("calibration", "projector", "predictor"):
-            assert same(client.parts[name].state_dict(), heard.under(name))
-        slow = list(client.parts["target"].parameters())
+            assert same(client.modules[name].state_dict(), received.under(name))
+        slow = list(client.modules["target"].parameters())
         assert all(torch.equal(a, b) for a, b in zip(slow, online_parameters(client), strict=True))
 
     monkeypatch.setattr(cls, "download", spy)
@@ -131,14 +131,14 @@ def test_fedu_keeps_its_predictor_where_it_diverged(
     cls = methods.get("fedu")
     download = cls.download
 
-    def spy(self: Any, client: Client, heard: Any) -> None:
-        before = {n: t.clone() for n, t in client.parts["predictor"].state_dict().items()}
-        target = {n: t.clone() for n, t in client.parts["target"].state_dict().items()}
-        download(self, client, heard)
-        assert same(client.model.state_dict(), heard.under("weights"))
-        assert same(client.parts["target"].state_dict(), target)
-        after = client.parts["predictor"].state_dict()
-        kept.append((same(after, before), same(after, heard.under("predictor"))))
+    def spy(self: Any, client: Client, received: Any) -> None:
+        before = {n: t.clone() for n, t in client.modules["predictor"].state_dict().items()}
+        target = {n: t.clone() for n, t in client.modules["target"].state_dict().items()}
+        download(self, client, received)
+        assert same(client.model.state_dict(), received.under("weights"))
+        assert same(client.modules["target"].state_dict(), target)
+        after = client.modules["predictor"].state_dict()
+        kept.append((same(after, before), same(after, received.under("predictor"))))
 
     monkeypatch.setattr(cls, "download", spy)
     run(small("fedu", rounds=2, settings={"threshold": threshold}))
@@ -150,10 +150,10 @@ def test_fedema_keeps_tau_of_its_own_at_first(small: Small, monkeypatch: pytest.
     cls = methods.get("fedema")
     download = cls.download
 
-    def spy(self: Any, client: Client, heard: Any) -> None:
+    def spy(self: Any, client: Client, received: Any) -> None:
         name = next(n for n, p in client.model.named_parameters() if p.dim() > 1)
-        own, average = client.model.state_dict()[name].clone(), heard.under("weights")[name]
-        download(self, client, heard)
+        own, average = client.model.state_dict()[name].clone(), received.under("weights")[name]
+        download(self, client, received)
         mixed = client.model.state_dict()[name]
         shares.append((client.index, client.round, ((mixed - average).norm() / (own - average).norm()).item()))
 
@@ -174,11 +174,11 @@ def test_who_has_not_trained_yet_takes_the_average_as_it_is(
     cls = methods.get(name)
     download = cls.download
 
-    def spy(self: Any, client: Client, heard: Any) -> None:
-        download(self, client, heard)
-        whole = same(client.model.state_dict(), heard.under("weights"))
+    def spy(self: Any, client: Client, received: Any) -> None:
+        download(self, client, received)
+        whole = same(client.model.state_dict(), received.under("weights"))
         taken.setdefault(client.index, []).append(
-            whole and same(client.parts["predictor"].state_dict(), heard.under("predictor"))
+            whole and same(client.modules["predictor"].state_dict(), received.under("predictor"))
         )
 
     monkeypatch.setattr(cls, "download", spy)

@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.stage import Stage, same
+from tests.stage import FederationHarness, same
 
-from fedchoir.engines.local import LocalEngine
-from fedchoir.federation.client import Client
-from fedchoir.federation.exchange import Reply
-from fedchoir.federation.payload import Payload
-from fedchoir.federation.training import Batch
+from fedchoir.core.client import Client
+from fedchoir.core.exchange import Reply
+from fedchoir.core.training import Batch
+from fedchoir.engines.local.engine import LocalEngine
+from fedchoir.payload import Payload
 
 CNN = ("simple_cnn@4",)
 BATCHNORM = ("resnet10@4",)
-Make = Callable[..., Stage]
+Make = Callable[..., FederationHarness]
 
 
 def features(client: Client) -> np.ndarray:
@@ -57,20 +57,22 @@ def test_a_round_starts_from_the_global_model(stage: Make, monkeypatch: pytest.M
     s.play()
     merged = s.method.global_weights()
     starts = []
-    practise = type(s.method).practise
-    monkeypatch.setattr(type(s.method), "practise", lambda m, c: (starts.append(c.snapshot()), practise(m, c))[1])
+    local_update = type(s.method).local_update
+    monkeypatch.setattr(
+        type(s.method), "local_update", lambda m, c: (starts.append(c.snapshot()), local_update(m, c))[1]
+    )
     s.play()
     assert same(starts, [merged] * 3)
 
 
 def test_tested_may_be_what_clients_make_of_the_global_model(stage: Make) -> None:
-    tests = {tested: stage("fedavg", BATCHNORM, tested=tested, local_lr=0.05) for tested in ("global", "own")}
+    tests = {tested: stage("fedavg", BATCHNORM, eval_model=tested, local_lr=0.05) for tested in ("global", "own")}
     one, own = (s.play(2)[-1] for s in tests.values())
     assert one["losses"] == own["losses"]  # what is tested changes nothing in what is learnt
     assert one["accuracy"][0] == one["accuracy"][1] == one["accuracy"][2]
     s = tests["own"]
     assert not same(s.weights(), s.weights()[1:] + s.weights()[:1])
-    assert own["accuracy"] == [s.method.row(c, s.engine._tests) for c in s.clients]
+    assert own["accuracy"] == [s.method.evaluate(c, s.engine._tests) for c in s.clients]
     assert s.engine.evaluate(dict(Payload(s.method.server).under("weights"))) == one["accuracy"]
 
 
@@ -171,17 +173,17 @@ def test_the_contrast_fades(stage: Make) -> None:
 
 def test_prototypes_of_another_width_are_left_out(stage: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     s = stage("fedproc")
-    ask = LocalEngine.ask
+    ask = LocalEngine.execute
 
     def wide(self: LocalEngine, *arguments: Any) -> Any:
         for reply in ask(self, *arguments):
-            if reply.client == 0 and reply.parts:
-                payload = Payload({**reply.parts[0], "prototypes": torch.zeros(4, 999)})
+            if reply.client == 0 and reply.payloads:
+                payload = Payload({**reply.payloads[0], "prototypes": torch.zeros(4, 999)})
                 yield Reply(0, [payload], reply.report)
             else:
                 yield reply
 
-    monkeypatch.setattr(LocalEngine, "ask", wide)
+    monkeypatch.setattr(LocalEngine, "execute", wide)
     (event,) = s.play()
     assert [out["client"] for out in event["left_out"]] == [s.clients[0].name]
     assert "declared as C d = (4, 32)" in event["left_out"][0]["why"]

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from fedchoir import models
-from fedchoir.errors import UsageError
+from fedchoir.utils.errors import UsageError
 
 NARROW = [
     "resnet10@4",
@@ -58,7 +58,7 @@ def check_interface(model: models.VisionModel, x: torch.Tensor) -> None:
     model.eval()
     with torch.no_grad():
         feature_map, h, z = model.feature_map(x), model.features(x), model(x)
-        h_both, z_both = model.both(x)
+        h_both, z_both = model.features_and_logits(x)
         h_before = h.clone()
         z_of_h = model.classify(h)
     assert feature_map.ndim == 4

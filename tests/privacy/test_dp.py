@@ -12,14 +12,15 @@ import pytest
 import torch
 from torch import nn
 
-from fedchoir import Experiment, Result, methods, run, runner
-from fedchoir import experiment as experiments
-from fedchoir.engines.local import LocalEngine
-from fedchoir.errors import UsageError
-from fedchoir.federation.settings import Settings
-from fedchoir.federation.training import Batch
+from fedchoir import Experiment, Result, methods, run
+from fedchoir.core.settings import Settings
+from fedchoir.core.training import Batch
+from fedchoir.engines.local.engine import LocalEngine
+from fedchoir.experiments import config as experiments
+from fedchoir.experiments import run as runner
 from fedchoir.models import build
 from fedchoir.privacy import dp
+from fedchoir.utils.errors import UsageError
 
 NOISY = {"dp_noise": 1.0, "dp_clip": 1.0}
 
@@ -95,7 +96,7 @@ def test_no_image_moves_the_model_by_more_than_the_clip(model: str, small: Calla
     """Without noise, one SGD step is at most lr·clip·(images drawn)/(images expected), however large the gradients."""
     method, client = one_client(small, model, **PLAIN_SGD, dp_noise=1e-9, dp_clip=0.01)
     before = weights(client)
-    method.practise(client)
+    method.local_update(client)
     drawn = sum(len(batch) for batch in client.private_view.batches(range(1), {}))
     assert 0 < float((weights(client) - before).norm()) <= 0.01 * drawn / 24 * 1.001
 
@@ -130,7 +131,7 @@ def test_noise_is_the_sites_secret(small: Callable[..., Experiment]) -> None:
     def trained(secret: str) -> torch.Tensor:
         method, client = one_client(small, "mlp", **NOISY, local_epochs=1)
         client.secret = secret
-        method.practise(client)
+        method.local_update(client)
         return weights(client)
 
     assert torch.equal(trained("a"), trained("a"))

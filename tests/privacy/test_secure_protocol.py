@@ -15,20 +15,20 @@ from tests.contract.test_flower_contract import Courier, on_flower
 from tests.privacy.test_secure_sum import assert_uniform
 
 from fedchoir import Experiment
-from fedchoir.engines.flower.keys import make_site
-from fedchoir.errors import QuorumError, UsageError
-from fedchoir.federation.aggregate import each, gather, mean, weighted_mean
-from fedchoir.federation.exchange import Ledger, Reply
-from fedchoir.federation.payload import Payload, says
-from fedchoir.federation.phases import Exchange
-from fedchoir.federation.secure import SecureSums
-from fedchoir.privacy.desk import MASKED, Desk, FolderStore
-from fedchoir.privacy.identity import Peers
-from fedchoir.privacy.secure_sum import SecureSumError
+from fedchoir.core.actions import Exchange
+from fedchoir.core.aggregation import by_name, gather, mean, weighted_mean
+from fedchoir.core.exchange import Reply, RoundStats
+from fedchoir.core.secure_exchange import SecureExchange
+from fedchoir.deploy.keys import make_site
+from fedchoir.payload import Payload, sends
+from fedchoir.privacy.secure_aggregation.client import MASKED, FolderStore, SecureAggregationClient
+from fedchoir.privacy.secure_aggregation.crypto import SecureAggregationError
+from fedchoir.privacy.secure_aggregation.peer_keys import VerifiedPeers
+from fedchoir.utils.errors import QuorumError, UsageError
 
 
-@says(logits="N C")
-def speak(client: Any) -> Payload:
+@sends(logits="N C")
+def share(client: Any) -> Payload:
     raise AssertionError("answers come from the test")
 
 
@@ -37,37 +37,37 @@ class Room:
 
     def __init__(self, said: list[torch.Tensor]) -> None:
         self.said = said
-        self.desks = [Desk(k, {}) for k in range(len(said))]
+        self.desks = [SecureAggregationClient(k, {}) for k in range(len(said))]
         self.wire: list[Reply] = []
         self.requests: list[dict[int, Mapping[str, Any]]] = []
         self.away: set[int] = set()
         self.mute: set[int] = set()  # they answer, and then say nothing about keys
 
-    def ask(self, clients: Any, actions: Any, round_index: int, veils: Any = None) -> Iterator[Reply]:
-        for k in veils:
+    def execute(self, clients: Any, actions: Any, round_index: int, masking: Any = None) -> Iterator[Reply]:
+        for k in masking:
             if k in self.away:
                 yield Reply(k, error="not connected")
                 continue
-            parts, keys = self.desks[k].hide([Payload(logits=self.said[k])], veils[k])
+            parts, keys = self.desks[k].hide([Payload(logits=self.said[k])], masking[k])
             self.wire.append(Reply(k, parts, keys=keys))
             yield self.wire[-1]
 
-    def confer(self, requests: Mapping[int, Mapping[str, Any]]) -> Iterator[Reply]:
+    def exchange_keys(self, requests: Mapping[int, Mapping[str, Any]]) -> Iterator[Reply]:
         self.requests.append(dict(requests))
         for k, request in requests.items():
             lost = k in self.away or (k in self.mute and request["say"] == "reveal")
-            yield Reply(k, error="not connected") if lost else Reply(k, keys=self.desks[k].confer(request))
+            yield Reply(k, error="not connected") if lost else Reply(k, keys=self.desks[k].exchange_keys(request))
 
 
-def sums(room: Room, strict: bool = False) -> Callable[..., tuple[Payload, Ledger]]:
+def sums(room: Room, strict: bool = False) -> Callable[..., tuple[Payload, RoundStats]]:
     count = len(room.said)
-    server = SecureSums(room, [f"c{k}" for k in range(count)], "test", strict=strict, quorum=0.5)
+    server = SecureExchange(room, [f"c{k}" for k in range(count)], "test", strict=strict, quorum=0.5)
 
-    def exchange(**changes: Any) -> tuple[Payload, Ledger]:
-        ledger, ask = Ledger(), Exchange(speak, **changes)
-        ledger.messages += count
-        got = server.exchange(ask, [ask], range(count), 0, ledger, lambda reply: "", lambda replies: replies)
-        return got, ledger
+    def exchange(**changes: Any) -> tuple[Payload, RoundStats]:
+        stats, ask = RoundStats(), Exchange(share, **changes)
+        stats.messages += count
+        got = server.exchange(ask, [ask], range(count), 0, stats, lambda reply: "", lambda replies: replies)
+        return got, stats
 
     return exchange
 
@@ -87,10 +87,10 @@ def test_one_message_a_client_while_everyone_is_there(strict: bool) -> None:
     plain = torch.stack(room.said).mean(dim=0)
     counts = []
     for _ in range(3):
-        got, ledger = exchange()
+        got, stats = exchange()
         assert (got["logits"] - plain).abs().max() < 1e-5
-        assert ledger.left_out == []
-        counts.append(ledger.messages)
+        assert stats.left_out == []
+        counts.append(stats.messages)
     # two for the keys at the start; a strict sum takes one more every time
     assert counts == ([16, 8, 8] if strict else [12, 4, 4])
 
@@ -101,16 +101,16 @@ def test_drop_outs_cost_one_more_message_and_who_comes_back_is_asked_for_keys(st
     exchange = sums(room, strict)
     exchange()
     room.away = {1, 4}
-    got, ledger = exchange()
+    got, stats = exchange()
     assert (got["logits"] - torch.stack([room.said[k] for k in (0, 2, 3)]).mean(dim=0)).abs().max() < 1e-5
-    assert [out["client"] for out in ledger.left_out] == ["c1", "c4"]
-    assert ledger.messages == 5 + 3
+    assert [out["client"] for out in stats.left_out] == ["c1", "c4"]
+    assert stats.messages == 5 + 3
     room.away = {4}
-    got, ledger = exchange()
+    got, stats = exchange()
     assert (got["logits"] - torch.stack(room.said[:4]).mean(dim=0)).abs().max() < 1e-5
-    assert [(out["client"], out["why"]) for out in ledger.left_out] == [("c4", "not connected")]
+    assert [(out["client"], out["why"]) for out in stats.left_out] == [("c4", "not connected")]
     room.away = {0, 1, 4}
-    with pytest.raises(QuorumError, match=r"only 2 of 5 clients gave a usable answer to speak.*needs 3"):
+    with pytest.raises(QuorumError, match=r"only 2 of 5 clients gave a usable answer to share.*needs 3"):
         exchange()
 
 
@@ -119,22 +119,22 @@ def test_too_few_left_to_lift_the_masks() -> None:
     exchange = sums(room)
     exchange()
     room.away, room.mute = {4}, {0, 1}
-    with pytest.raises(QuorumError, match=r"only 2 of 4 clients helped to lift the masks of speak.*needs 3"):
+    with pytest.raises(QuorumError, match=r"only 2 of 4 clients helped to lift the masks of share.*needs 3"):
         exchange()
     room.away, room.mute = set(), set()
     got, _ = exchange()
     assert (got["logits"] - torch.stack(room.said).mean(dim=0)).abs().max() < 1e-5
 
 
-class Odd(Desk):
+class Odd(SecureAggregationClient):
     """Answers as it should, but for one thing."""
 
     def __init__(self, index: int, change: Callable[[dict[str, Any]], Any]) -> None:
         super().__init__(index, {})
         self._change = change
 
-    def confer(self, request: Any) -> Any:
-        return self._change(super().confer(request))
+    def exchange_keys(self, request: Any) -> Any:
+        return self._change(super().exchange_keys(request))
 
     def hide(self, parts: Any, request: Any) -> Any:
         parts, told = super().hide(parts, request)
@@ -159,23 +159,23 @@ class Odd(Desk):
 def test_a_client_that_answers_with_nonsense_is_left_out_and_nothing_breaks(change: Any) -> None:
     room = Room(logits(4))
     room.desks[1] = Odd(1, change)
-    _, ledger = sums(room, strict=True)()
-    assert {out["client"] for out in ledger.left_out} == {"c1"}
+    _, stats = sums(room, strict=True)()
+    assert {out["client"] for out in stats.left_out} == {"c1"}
 
 
 def test_weights_are_those_of_the_plain_mean() -> None:
     room = Room(logits(3))
     exchange = sums(room)
-    for combine in (weighted_mean([100, 1, 7]), each(logits=weighted_mean([3, 2, 1]))):
+    for combine in (weighted_mean([100, 1, 7]), by_name(logits=weighted_mean([3, 2, 1]))):
         plain = combine()
         for k, said in enumerate(room.said):
             plain.add(k, [Payload(logits=said)])
-        got, _ = exchange(combine=combine)
+        got, _ = exchange(aggregator=combine)
         assert (got["logits"] - plain.result()[0]["logits"]).abs().max() < 1e-4
-    with pytest.raises(UsageError, match="with test: its exchange speak needs single answers"):
-        exchange(combine=gather)
+    with pytest.raises(UsageError, match="with test: its exchange share needs single answers"):
+        exchange(aggregator=gather)
     with pytest.raises(QuorumError, match="c2: it has no weight in the mean"):
-        exchange(combine=weighted_mean([1, 1, 0]))
+        exchange(aggregator=weighted_mean([1, 1, 0]))
 
 
 def test_the_wire_carries_nothing_of_the_answers() -> None:
@@ -209,10 +209,10 @@ def after_a_sum(strict: bool) -> tuple[Room, dict[str, Any]]:
 def test_masks_are_lifted_once(strict: bool) -> None:
     """The classic attack: first say that 3 dropped out, then that it sent, and put the two together."""
     room, request = after_a_sum(strict)
-    with pytest.raises(SecureSumError, match="used already"):
-        room.desks[0].confer(request)
-    with pytest.raises(SecureSumError, match="used already"):
-        room.desks[0].confer({**request, "sent": [0, 1, 2, 3]})
+    with pytest.raises(SecureAggregationError, match="used already"):
+        room.desks[0].exchange_keys(request)
+    with pytest.raises(SecureAggregationError, match="used already"):
+        room.desks[0].exchange_keys({**request, "sent": [0, 1, 2, 3]})
 
 
 @pytest.mark.parametrize(
@@ -231,18 +231,18 @@ def test_requests_that_would_show_more_are_refused(change: dict[str, Any], why: 
     room.mute = {0}
     exchange()
     request = dict(room.requests[-1][0])
-    with pytest.raises(SecureSumError, match=why):
-        room.desks[0].confer({**request, **change})
-    with pytest.raises(SecureSumError, match="used already"):  # and after that nothing is opened any more
-        room.desks[0].confer(request)
+    with pytest.raises(SecureAggregationError, match=why):
+        room.desks[0].exchange_keys({**request, **change})
+    with pytest.raises(SecureAggregationError, match="used already"):  # and after that nothing is opened any more
+        room.desks[0].exchange_keys(request)
 
 
 def test_a_weight_that_would_single_someone_out_is_refused() -> None:
     room = Room(logits(3))
-    server = SecureSums(room, "abc", "test", strict=False, quorum=0.5)
-    server._agree(range(3), Ledger())
+    server = SecureExchange(room, "abc", "test", strict=False, quorum=0.5)
+    server._agree(range(3), RoundStats())
     request = server._request(server._offers, {"": [1.0, 1.0, 1.0]})
-    with pytest.raises(SecureSumError, match="weight above 0"):
+    with pytest.raises(SecureAggregationError, match="weight above 0"):
         room.desks[0].hide([], {**request, "weights": {"": {"0": 1.0, "1": 0.0, "2": 0.0}}})
 
 
@@ -252,31 +252,33 @@ def test_a_server_cannot_put_keys_of_its_own_in_the_place_of_a_sites(tmp_path: P
     for name in names:
         make_site(tmp_path, name)
     room = Room(logits(3))
-    room.desks = [Desk(k, {}, Peers(tmp_path / name, tmp_path), "run") for k, name in enumerate(names)]
+    room.desks = [
+        SecureAggregationClient(k, {}, VerifiedPeers(tmp_path / name, tmp_path), "run") for k, name in enumerate(names)
+    ]
     exchange = sums(room)
     for _ in range(2):
-        got, ledger = exchange()
+        got, stats = exchange()
         assert (got["logits"] - torch.stack(room.said).mean(dim=0)).abs().max() < 1e-5
-        assert ledger.left_out == []
+        assert stats.left_out == []
 
-    server = SecureSums(room, names, "test", strict=False, quorum=0.5)
-    server._agree(range(3), Ledger())
+    server = SecureExchange(room, names, "test", strict=False, quorum=0.5)
+    server._agree(range(3), RoundStats())
     honest = server._request(server._offers, {"": [1.0, 1.0, 1.0]})
-    mine = Desk(1, {}, run="run").confer({"say": "seal"})["seal"]
+    mine = SecureAggregationClient(1, {}, run="run").exchange_keys({"say": "seal"})["seal"]
     swapped = {**honest["seals"], "1": {**honest["seals"]["1"], "key": mine["key"]}}
-    with pytest.raises(SecureSumError, match="key said to be c1's was not signed by it"):
-        room.desks[0].confer({"say": "offer", "seals": swapped, "threshold": 2})
+    with pytest.raises(SecureAggregationError, match="key said to be c1's was not signed by it"):
+        room.desks[0].exchange_keys({"say": "offer", "seals": swapped, "threshold": 2})
     twice = {**honest["seals"], "2": honest["seals"]["1"]}
-    with pytest.raises(SecureSumError, match="two of the keys are said to be one site's"):
-        room.desks[0].confer({"say": "offer", "seals": twice, "threshold": 2})
+    with pytest.raises(SecureAggregationError, match="two of the keys are said to be one site's"):
+        room.desks[0].exchange_keys({"say": "offer", "seals": twice, "threshold": 2})
     stranger = {**honest["seals"], "1": {**honest["seals"]["1"], "name": "c9"}}
-    with pytest.raises(SecureSumError, match=r"c9's key cannot be checked with .*c9.pub"):
-        room.desks[0].confer({"say": "offer", "seals": stranger, "threshold": 2})
+    with pytest.raises(SecureAggregationError, match=r"c9's key cannot be checked with .*c9.pub"):
+        room.desks[0].exchange_keys({"say": "offer", "seals": stranger, "threshold": 2})
     other = {**honest["offers"], "1": {**honest["offers"]["1"], "mask": mine["key"]}}
-    with pytest.raises(SecureSumError, match="key said to be c1's was not signed by it"):
+    with pytest.raises(SecureAggregationError, match="key said to be c1's was not signed by it"):
         room.desks[0].hide([], {**honest, "offers": other})
     room.desks[2].hide([Payload(logits=room.said[2])], honest)
-    with pytest.raises(SecureSumError, match="were used before"):
+    with pytest.raises(SecureAggregationError, match="were used before"):
         room.desks[2].hide([Payload(logits=room.said[2])], honest)
 
 
@@ -318,26 +320,26 @@ def test_bytes_and_seconds_for_5000_by_10_logits(strict: bool, capsys: pytest.Ca
     for what, away in (("first, with keys", set()), ("second", set()), ("with a drop-out", {2})):
         room.away = away
         start = time.perf_counter()
-        got, ledger = exchange()
+        got, stats = exchange()
         seconds = time.perf_counter() - start
-        beside = ledger.bytes_down / plain
+        beside = stats.bytes_down / plain
         with capsys.disabled():
             kind = "strict" if strict else "secure"
             print(
-                f"\n{kind} sum, {what}: {ledger.bytes_up / plain:.3f} × the plain bytes up, {beside:.3f} × down for "
-                f"keys, {seconds:.3f} s, {ledger.messages} messages",
+                f"\n{kind} sum, {what}: {stats.bytes_up / plain:.3f} × the plain bytes up, {beside:.3f} × down for "
+                f"keys, {seconds:.3f} s, {stats.messages} messages",
                 end="",
             )
-        assert ledger.bytes_up + ledger.bytes_down < 2 * plain
+        assert stats.bytes_up + stats.bytes_down < 2 * plain
         left = [said for k, said in enumerate(room.said) if k not in away]
         assert (got["logits"] - torch.stack(left).mean(dim=0)).abs().max() < 1e-4
 
 
 def test_means_are_what_mean_says() -> None:
     """`mean` and `weighted_mean` are what a sum can do; nothing else is taken for one."""
-    from fedchoir.privacy.fit import sum_weights
+    from fedchoir.privacy.eligibility import sum_weights
 
     assert sum_weights(mean(), 2) == {"": [1.0, 1.0]}
     assert sum_weights(weighted_mean([1, 2])(), 2) == {"": [1, 2]}
-    assert sum_weights(each(a=mean, b=gather)(), 2) is None
+    assert sum_weights(by_name(a=mean, b=gather)(), 2) is None
     assert sum_weights(gather(), 2) is None

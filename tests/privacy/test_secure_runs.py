@@ -15,10 +15,10 @@ from tests.contract.test_flower_contract import Courier, Gone, dying, on_flower
 from tests.privacy.test_secure_sum import assert_uniform
 
 from fedchoir import Experiment, methods, run
-from fedchoir.engines.codec import Letter
-from fedchoir.engines.flower.federation import read_federation
-from fedchoir.errors import UsageError
-from fedchoir.privacy.desk import MASKED
+from fedchoir.deploy.config import read_federation
+from fedchoir.engines.messages import Envelope
+from fedchoir.privacy.secure_aggregation.client import MASKED
+from fedchoir.utils.errors import UsageError
 
 EACH = {"fedct", "fedexg", "fedfoa", "fedmatch", "pgct", "rhfl"}
 """Methods whose server looks at single answers."""
@@ -47,14 +47,14 @@ def test_sites_hide_their_answers_and_the_numbers_are_the_local_ones(
     """Sums are whole numbers, so they are the same on both engines to the last bit, whatever the masks."""
     changes = {"rounds": 2, "secure": secure, "settings": {"sync": "epoch"}}
     run(small(name, "local", **changes))
-    seen: list[Letter] = []
+    seen: list[Envelope] = []
 
     def listen(courier: Courier) -> None:
         deliver = courier.deliver
 
-        def overheard(letters: Mapping[int, Letter], within: float = 0.0) -> Iterator[tuple[int, Letter | str]]:
+        def overheard(letters: Mapping[int, Envelope], within: float = 0.0) -> Iterator[tuple[int, Envelope | str]]:
             for k, answer in deliver(letters):
-                assert isinstance(answer, Letter)
+                assert isinstance(answer, Envelope)
                 seen.append(answer)
                 yield k, answer
 
@@ -154,7 +154,10 @@ def test_numbers_that_are_not_finite_leave_nobody_else_out(small: Callable[..., 
         ({"settings": {"robust": "median"}}, "fedmd: robust = 'median' compares single answers"),
         ({"settings": {"fraction": 0.5}}, "fedmd: fraction = 0.5"),
         ({"sites": 2}, "fedmd: 2 clients are too few"),
-        ({"settings": {"pooled": True}}, "pooled is not possible in a federation: its sites bring data of their own"),
+        (
+            {"settings": {"centralized": True}},
+            "pooled is not possible in a federation: its sites bring data of their own",
+        ),
         ({"settings": {"private": [10]}}, "private is not possible in a federation"),
         ({"secure": "yes please"}, "secure = 'yes please'"),
     ],

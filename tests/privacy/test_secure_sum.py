@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from scipy import stats
 from sympy import isprime, prevprime
 
-from fedchoir.privacy import shamir
-from fedchoir.privacy.secure_sum import (
+from fedchoir.privacy.secure_aggregation import shamir
+from fedchoir.privacy.secure_aggregation.crypto import (
     FixedPoint,
     Offer,
     Participant,
-    SecureSumError,
+    SecureAggregationError,
     Words,
     majority,
     secure_mean,
@@ -69,7 +69,7 @@ def test_it_survives_drop_outs_down_to_the_threshold(clients: int, dropped: set[
 
 
 def test_below_the_threshold_there_is_no_sum() -> None:
-    with pytest.raises(SecureSumError, match="more than a sum"):
+    with pytest.raises(SecureAggregationError, match="more than a sum"):
         secure_mean(logits(5), dropped={0, 1, 2})
 
 
@@ -82,9 +82,9 @@ def test_someone_may_vanish_after_sending(strict: bool) -> None:
     done = {"threshold": 3, "strict": strict}
     got = point.total(unmask(total, sent, company.offers, reveals, b"", **done)) / 4
     assert np.abs(got - np.mean(values[:4], axis=0).ravel()).max() < 1e-5
-    with pytest.raises(SecureSumError, match="only 2 participants"):
+    with pytest.raises(SecureAggregationError, match="only 2 participants"):
         unmask(total, sent, company.offers, {k: reveals[k] for k in (0, 2)}, b"", **done)
-    with pytest.raises(SecureSumError, match="do not fit"):
+    with pytest.raises(SecureAggregationError, match="do not fit"):
         unmask(total, sent, company.offers, {**reveals, 0: Company(5).reveal(0, sent, strict)}, b"", **done)
 
 
@@ -93,7 +93,7 @@ def test_numbers_beyond_the_clip_are_cut_off_and_counted() -> None:
     values = [np.array([100.0, 1.0]), np.array([0.0, 1.0]), np.array([-9.0, 1.0])]
     assert point.clipped(values[0]) == 1
     assert point.total(point.words(values[0]) + point.words(values[1]) + point.words(values[2])).tolist() == [0, 3]
-    with pytest.raises(SecureSumError, match="finite"):
+    with pytest.raises(SecureAggregationError, match="finite"):
         point.words(np.array([float("nan")]))
 
 
@@ -134,13 +134,13 @@ def test_nobody_opens_both_halves_of_one_participant() -> None:
     opened = company.reveal(0, {0, 1, 2})
     assert set(opened.seeds) == {0, 1, 2}
     assert set(opened.keys) == {3}
-    with pytest.raises(SecureSumError, match="more than a sum"):
+    with pytest.raises(SecureAggregationError, match="more than a sum"):
         company.reveal(0, {1, 2, 3})  # it sent itself
-    with pytest.raises(SecureSumError, match="more than a sum"):
+    with pytest.raises(SecureAggregationError, match="more than a sum"):
         company.reveal(0, {0, 1})  # below the threshold
-    with pytest.raises(SecureSumError, match="nothing to lift"):
+    with pytest.raises(SecureAggregationError, match="nothing to lift"):
         company.reveal(0, {0, 1, 2, 3}, strict=False)
-    with pytest.raises(SecureSumError, match="changed on its way"):
+    with pytest.raises(SecureAggregationError, match="changed on its way"):
         company.reveal(1, {0, 1, 2}, k2=company.offers[2].shares[0])
 
 
@@ -164,7 +164,7 @@ def test_a_strict_answer_stays_hidden_though_its_mask_key_is_opened() -> None:
 
 @pytest.mark.parametrize(("clients", "threshold", "why"), [(2, 2, "below 3"), (4, 2, "more than half")])
 def test_it_refuses_what_would_hide_nothing(clients: int, threshold: int, why: str) -> None:
-    with pytest.raises(SecureSumError, match=why):
+    with pytest.raises(SecureAggregationError, match=why):
         secure_mean(logits(clients), threshold=threshold)
 
 
@@ -174,7 +174,7 @@ def test_masks_cancel_only_if_all_were_told_the_same() -> None:
     assert not same.any()
     lied = company.people[2].mask(words, company.offers, b"other weights", strict=False)
     assert_uniform(company.masked(0, words) + company.masked(1, words) + lied)
-    with pytest.raises(SecureSumError, match="not this participant's"):
+    with pytest.raises(SecureAggregationError, match="not this participant's"):
         company.people[0].mask(words, {**company.offers, 0: Offer(bytes(32), b"")}, b"", strict=False)
 
 

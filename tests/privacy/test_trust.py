@@ -18,18 +18,18 @@ import torch
 
 import fedchoir
 from fedchoir import Experiment, methods, run
-from fedchoir.engines.codec import Letter, MessageError, function_of, unpack_action, unpack_reply
-from fedchoir.engines.flower.federation import read_federation
-from fedchoir.engines.flower.keys import make_server, make_site, read_public
-from fedchoir.engines.flower.node import NodeOptions
-from fedchoir.engines.flower.seal import Sealer, check_seal
-from fedchoir.engines.flower.serve import serve
-from fedchoir.engines.flower.site import Worker
-from fedchoir.errors import StorageError, UsageError
-from fedchoir.federation import checkpoint
-from fedchoir.federation.payload import Payload, PayloadError, load_tensors
-from fedchoir.federation.settings import Settings
-from fedchoir.federation.task import ClientCard, Task
+from fedchoir.core import checkpoint
+from fedchoir.core.federation_spec import ClientInfo, FederationSpec
+from fedchoir.core.settings import Settings
+from fedchoir.deploy.client_worker import Worker
+from fedchoir.deploy.config import read_federation
+from fedchoir.deploy.keys import make_server, make_site, read_public
+from fedchoir.deploy.node import NodeOptions
+from fedchoir.deploy.server import serve
+from fedchoir.deploy.signing import Signer, verify_signature
+from fedchoir.engines.messages import Envelope, MessageError, function_of, unpack_action, unpack_reply
+from fedchoir.payload import Payload, PayloadError, load_tensors
+from fedchoir.utils.errors import StorageError, UsageError
 
 SOURCES = sorted(Path(fedchoir.__file__).parent.rglob("*.py"))
 FORBIDDEN = {
@@ -90,7 +90,9 @@ def test_malicious_files_do_not_go_off(bomb: bytes, tmp_path: Path) -> None:
 
 
 def make_method() -> methods.Method:
-    task = Task(("a", "b"), (ClientCard("one", "mlp", 4, 4, "own"), ClientCard("two", "mlp", 4, 4, "own")), 1, 0)
+    task = FederationSpec(
+        ("a", "b"), (ClientInfo("one", "mlp", 4, 4, "own"), ClientInfo("two", "mlp", 4, 4, "own")), 1, 0
+    )
     return methods.get("fedmd")(methods.get("fedmd").Params(), task)
 
 
@@ -103,24 +105,24 @@ def test_a_message_can_name_only_the_methods_own_functions(name: Any) -> None:
 def test_what_is_sent_back_must_have_been_declared() -> None:
     packed = {"kind": "exchange", "name": "practise", "batches": [], "heard": None, "dims": {}}
     with pytest.raises(TypeError, match="declares none"):
-        unpack_action(Letter({}), packed, make_method())
+        unpack_action(Envelope({}), packed, make_method())
 
 
 def test_size_is_looked_at_before_the_content() -> None:
     with pytest.raises(MessageError, match="1000000 are allowed"):
-        Letter.read("{not even json", [b"x" * 2_000_000], 1_000_000)
+        Envelope.read("{not even json", [b"x" * 2_000_000], 1_000_000)
 
 
 @pytest.mark.parametrize("header", [{}, {"parts": [5], "news": {}, "seconds": {}}, {"parts": [-1]}, {"parts": "abc"}])
 def test_malformed_replies_are_errors_and_not_crashes(header: dict[str, Any]) -> None:
     with pytest.raises(MessageError):
-        unpack_reply(Letter({"news": {}, "seconds": {}, **header}))
+        unpack_reply(Envelope({"news": {}, "seconds": {}, **header}))
 
 
 @pytest.mark.parametrize("text", ["[1, 2]", "null", "{", ""])
 def test_headers_that_are_not_objects(text: str) -> None:
     with pytest.raises(MessageError):
-        Letter.read(text, [])
+        Envelope.read(text, [])
 
 
 def test_runs_cannot_name_files_outside_the_work_folder(tmp_path: Path) -> None:
@@ -131,10 +133,10 @@ def test_runs_cannot_name_files_outside_the_work_folder(tmp_path: Path) -> None:
 
 def test_seals_are_for_one_server_run_node_and_content(tmp_path: Path) -> None:
     make_server(tmp_path / "ours", ["127.0.0.1"]), make_server(tmp_path / "theirs", ["127.0.0.1"])
-    ours, theirs = (Sealer.read(tmp_path / n / "server.crt", tmp_path / n / "server.key") for n in ("ours", "theirs"))
+    ours, theirs = (Signer.read(tmp_path / n / "server.crt", tmp_path / n / "server.key") for n in ("ours", "theirs"))
     ca, said = tmp_path / "ours" / "ca.crt", ("{}", [b"abc"])
     good = ours.seal(1, 2, *said)
-    check_seal(ca, ours.certificate, good, 1, 2, *said)
+    verify_signature(ca, ours.certificate, good, 1, 2, *said)
     for certificate, signature, rest in (
         (ours.certificate, good, (3, 2, "{}", [b"abc"])),
         (ours.certificate, good, (1, 3, "{}", [b"abc"])),
@@ -146,7 +148,7 @@ def test_seals_are_for_one_server_run_node_and_content(tmp_path: Path) -> None:
         (b"", good, (1, 2, "{}", [b"abc"])),
     ):
         with pytest.raises(MessageError, match="not sealed"):
-            check_seal(ca, certificate, signature, *rest)
+            verify_signature(ca, certificate, signature, *rest)
 
 
 def test_private_keys_are_for_their_owner_only_and_never_overwritten(tmp_path: Path) -> None:

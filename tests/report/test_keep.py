@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from fedchoir.errors import UsageError
-from fedchoir.experiment import make, read
-from fedchoir.report.keep import keep
-from fedchoir.report.tables import find_results
+from fedchoir.experiments.config import make, read
+from fedchoir.reporting.archive import keep
+from fedchoir.reporting.tables import find_results
+from fedchoir.utils.errors import UsageError
 
 HERE = Path(__file__).parents[2] / "results" / "digits-lite" / "runs"
 NAMES = ("digits-lite-solo-seed0", "digits-lite-fccl+-seed0")

@@ -10,10 +10,10 @@ import pytest
 from tests.synthetic_runs import make_run
 from typer.testing import CliRunner
 
-from fedchoir.cli import app
-from fedchoir.errors import UsageError
-from fedchoir.report.gather import find_runs, read_run
-from fedchoir.report.page import html_page, write_report
+from fedchoir.cli.app import app
+from fedchoir.reporting.page import html_page, write_report
+from fedchoir.reporting.run_data import find_runs, read_run
+from fedchoir.utils.errors import UsageError
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 

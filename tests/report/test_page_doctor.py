@@ -9,9 +9,10 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from fedchoir import doctor, methods
-from fedchoir.cli import app
-from fedchoir.report.catalogue import listing, options_table
+from fedchoir import methods
+from fedchoir.cli import doctor
+from fedchoir.cli.app import app
+from fedchoir.reporting.listings import listing, options_table
 
 
 def at_80(renderable: object) -> str:

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from tests.made_results import a_run
 
-from fedchoir.data.catalogue import SCENARIOS
-from fedchoir.federation.result import Result
-from fedchoir.report import published
-from fedchoir.report.published import Printed, match, printed
-from fedchoir.reproduce import find, runs_of, tables
+from fedchoir.core.result import Result
+from fedchoir.data.registry import SCENARIOS
+from fedchoir.experiments import published
+from fedchoir.experiments.published import Printed, match, printed
+from fedchoir.experiments.reproduce import find, runs_of, tables
 
-BLOCKS = tomllib.loads((files("fedchoir.report") / "published.toml").read_text(encoding="utf-8"))["table"]
+BLOCKS = tomllib.loads((files("fedchoir.experiments") / "published.toml").read_text(encoding="utf-8"))["table"]
 NAMES = [f"{b['of']} {b['scenario']} {b.get('public', '')} {b['metric']} {b.get('models', '')}" for b in BLOCKS]
 WANTED = {
     "fccl+": [f"table{n}" for n in range(8, 20)],

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from fedchoir.errors import UsageError
-from fedchoir.report.readings import SUMMARY, Sections, fill
+from fedchoir.reporting.prose_numbers import SUMMARY, Sections, fill
+from fedchoir.utils.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from fedchoir import experiment as experiments
-from fedchoir.errors import UsageError
-from fedchoir.federation.result import load_result, read_events
-from fedchoir.report.results_page import course, page, spent, still_open
-from fedchoir.report.rows import extra, find_results
-from fedchoir.sweep import jobs_of, read_sweep
+from fedchoir.core.result import load_result, read_events
+from fedchoir.experiments import config as experiments
+from fedchoir.experiments.sweep import jobs_of, read_sweep
+from fedchoir.reporting.results_page import course, page, spent, still_open
+from fedchoir.reporting.run_groups import extra, find_results
+from fedchoir.utils.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"

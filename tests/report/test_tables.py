@@ -15,12 +15,12 @@ from rich.console import Console
 from tests.made_results import a_run
 
 from fedchoir import Experiment, run
-from fedchoir.errors import UsageError
-from fedchoir.federation import checkpoint
-from fedchoir.federation.result import Result
-from fedchoir.report.costs import copies_held
-from fedchoir.report.sheets import Cell, Sheet, latex, markdown, terminal
-from fedchoir.report.tables import as_text, find_results, rows, sheets, terminal_tables
+from fedchoir.core import checkpoint
+from fedchoir.core.result import Result
+from fedchoir.reporting.costs import copies_held
+from fedchoir.reporting.render import Cell, Sheet, latex, markdown, terminal
+from fedchoir.reporting.tables import as_text, find_results, rows, sheets, terminal_tables
+from fedchoir.utils.errors import UsageError
 
 
 def three_methods() -> list[Result]:
@@ -61,7 +61,7 @@ def test_other_data_models_or_length_is_another_table() -> None:
 
 def test_delta_is_to_the_plainest_solo() -> None:
     """Whichever comes first: a solo with something added is not what others are measured by."""
-    helped = a_run("solo", intra=80.0, inter=40.0, settings={"private_augment": "paint"})
+    helped = a_run("solo", intra=80.0, inter=40.0, settings={"private_augment": "recolor"})
     helped = helped.model_copy(update={"label": "solo, painted"})
     table = cells([helped, *(r.model_copy(update={"label": r.method}) for r in three_methods())])
     assert table["fccl+"]["Δ solo 2"] == "+25.00"

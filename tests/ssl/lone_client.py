@@ -7,11 +7,11 @@ from typing import Any
 import torch
 
 from fedchoir import methods
-from fedchoir.data.images import ImageSet
-from fedchoir.data.scenarios import ClientData
-from fedchoir.engines.local import new_client
-from fedchoir.federation.client import Client
-from fedchoir.federation.task import ClientCard, Task
+from fedchoir.core.client import Client
+from fedchoir.core.federation_spec import ClientInfo, FederationSpec
+from fedchoir.data.image.image_set import ImageSet
+from fedchoir.data.scenario import ClientData
+from fedchoir.engines.local.engine import new_client
 from fedchoir.methods.self_supervised import SelfSupervised
 
 
@@ -30,8 +30,8 @@ def alone(
     cls = methods.get(name)
     tiny = {"private_augment": "strong", "optimizer": "sgd", "local_lr": 0.03, "local_batch": 16, "dim": 8}
     params = cls.Params(**{**tiny, "local_epochs": 1, "hidden": 16, "knn": 3, "image_size": 16, **settings})
-    cards = tuple(ClientCard(n, model, count, 8, n) for n in "abc")
-    method = cls(params, Task(("p", "q", "r", "s"), cards, rounds=4, seed=0, image_size=16))
+    cards = tuple(ClientInfo(n, model, count, 8, n) for n in "abc")
+    method = cls(params, FederationSpec(("p", "q", "r", "s"), cards, rounds=4, seed=0, image_size=16))
     data = ClientData("a", pictures(count), "a")
     client = new_client(method, 0, data, None, device=torch.device("cpu"), precision="fp32")
     client.phase = "practise"

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
+from fedchoir.reporting.analysis.gram_attack import (
+    attack,
+    class_mix,
+    last_row,
+    leverage,
+    mean_direction,
+    membership,
+    options,
+)
 
-from fedchoir.analysis.gram_attack import attack, class_mix, last_row, leverage, mean_direction, membership, options
 from fedchoir.losses import feature_correlation
 
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tests.ssl.lone_client import alone
 
 from fedchoir import losses
-from fedchoir.errors import UsageError
-from fedchoir.federation.payload import Payload
-from fedchoir.ssl.foa import Correlations, choose, unit_columns
+from fedchoir.methods.ssl.correlations import Correlations, choose, unit_columns
+from fedchoir.payload import Payload
+from fedchoir.utils.errors import UsageError
 
 
 def normal(seed: int, *shape: int) -> torch.Tensor:
@@ -113,14 +113,14 @@ def test_float32_features_of_a_collapsed_encoder_give_no_nan() -> None:
 def test_peers_are_drawn_anew_every_round_and_never_oneself() -> None:
     bank = {k: torch.full((1, 1), float(k)) for k in range(6)}
     drawn = [choose(bank, range(6), 2, seed=0, index=index) for index in range(8)]
-    assert all(k not in rs.flatten().tolist() for heard in drawn for k, rs in heard.items())
-    assert len({tuple(heard[0].flatten().tolist()) for heard in drawn}) > 1
+    assert all(k not in rs.flatten().tolist() for received in drawn for k, rs in received.items())
+    assert len({tuple(received[0].flatten().tolist()) for received in drawn}) > 1
     assert choose({0: torch.eye(1)}, [0], 0, seed=0, index=0) == {}
 
 
 def test_what_leaves_a_client_is_one_matrix_and_nothing_of_a_batch() -> None:
     method, client = alone("fedfoa")
-    method.practise(client)
+    method.local_update(client)
     payload = method.tell(client)
     assert {name: tuple(t.shape) for name, t in payload.items()} == {"correlation": (8, 8)}
     assert payload.nbytes == 8 * 8 * 4
@@ -131,10 +131,10 @@ def test_what_leaves_a_client_is_one_matrix_and_nothing_of_a_batch() -> None:
 def test_what_was_heard_is_heeded_and_forgotten_when_nothing_comes() -> None:
     method, client = alone("fedfoa", foa_weight=1.0)
     method.hear(client, Payload(correlations=100 * torch.eye(8)[None]))
-    method.practise(client)
+    method.local_update(client)
     far = client.report()["local_loss"]
     method.hear(client, None)
-    method.practise(client)
+    method.local_update(client)
     assert far > client.report()["local_loss"] + 50
 
 
@@ -151,4 +151,4 @@ def test_a_site_that_may_join_later_is_checked_when_it_does() -> None:
     absent = replace(method.task, clients=(replace(method.task.clients[0], train=0),))
     again = type(method)(method.params.model_copy(update={"dim": 32}), absent)
     with pytest.raises(UsageError, match=r"^dim = 32 is not possible with foa: a has batches of 16 images"):
-        again.practise(client)
+        again.local_update(client)

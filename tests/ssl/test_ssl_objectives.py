@@ -11,10 +11,10 @@ from lightly.utils.scheduler import cosine_schedule
 from tests.ssl.lone_client import alone
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from fedchoir.errors import UsageError
-from fedchoir.federation.training import Batch
+from fedchoir.core.training import Batch
+from fedchoir.methods.ssl.objectives import Target, online_parameters
 from fedchoir.models import build
-from fedchoir.ssl.objectives import Target, online_parameters
+from fedchoir.utils.errors import UsageError
 
 
 def views(client: Any, count: int = 6) -> Batch:
@@ -31,7 +31,7 @@ def test_byol_is_the_squared_distance_of_unit_vectors_in_both_orders() -> None:
     method, client = alone()
     batch = views(client)
     loss = method.local_loss(client, batch)
-    parts = client.parts
+    parts = client.modules
 
     def predict(x: torch.Tensor) -> torch.Tensor:
         return unit(parts["predictor"](parts["projector"](parts["calibration"](client.model.features(x)))))
@@ -48,18 +48,18 @@ def test_byol_is_the_squared_distance_of_unit_vectors_in_both_orders() -> None:
 def test_no_gradient_reaches_the_target_and_the_optimiser_does_not_know_it() -> None:
     method, client = alone()
     method.local_loss(client, views(client)).backward()
-    target = list(client.parts["target"].parameters())
+    target = list(client.modules["target"].parameters())
     assert target
     assert all(p.grad is None and not p.requires_grad for p in target)
     assert {id(p) for p in target}.isdisjoint({id(p) for p in client.parameters()})
-    learned = [*online_parameters(client), *client.parts["predictor"].parameters()]
+    learned = [*online_parameters(client), *client.modules["predictor"].parameters()]
     assert all(p.grad is not None and p.grad.isfinite().all() for p in learned)
 
 
 def test_the_target_starts_as_the_online_network_and_follows_every_step() -> None:
     """The exponential mean, written out: one number of the target per step of the optimiser."""
     method, client = alone(target_momentum=0.9, target_schedule="constant")
-    slow = next(client.parts["target"].parameters())
+    slow = next(client.modules["target"].parameters())
     fast = online_parameters(client)[0]
     assert torch.equal(slow, fast)
     expected = slow.clone()
@@ -72,7 +72,7 @@ def test_the_target_starts_as_the_online_network_and_follows_every_step() -> Non
         follow(c)
 
     method.objective.after_step = spy
-    method.practise(client)
+    method.local_update(client)
     assert seen == client.steps_per_epoch() == 3
     torch.testing.assert_close(slow, expected)
     assert not torch.equal(slow, fast)
@@ -105,16 +105,16 @@ def test_simsiam_meets_the_other_view_held_fixed() -> None:
     batch = views(client)
     z1, z2 = (torch.randn(6, 8, generator=torch.Generator().manual_seed(s)).requires_grad_() for s in (1, 2))
     loss = method.objective.loss(client, batch, z1, z2)
-    project, predict = client.parts["projector"], client.parts["predictor"]
+    project, predict = client.modules["projector"], client.modules["predictor"]
     y1, y2 = project(z1), project(z2)
     cosines = [(unit(predict(a)) * unit(b.detach())).sum(1) for a, b in ((y1, y2), (y2, y1))]
     torch.testing.assert_close(loss, -(cosines[0] + cosines[1]).mean() / 2)
-    assert "target" not in client.parts
+    assert "target" not in client.modules
 
 
 def test_simclr_has_a_projector_alone_and_rewards_agreement() -> None:
     method, client = alone(objective="simclr")
-    assert set(client.parts) == {"calibration", "projector"}
+    assert set(client.modules) == {"calibration", "projector"}
     z = 3 * torch.eye(6, 8)
     together = method.objective.loss(client, views(client), z, z)
     assert together < method.objective.loss(client, views(client), z, z.flip(0))
@@ -123,14 +123,14 @@ def test_simclr_has_a_projector_alone_and_rewards_agreement() -> None:
 def test_a_linear_projector_leaves_the_calibrated_features_as_they_are() -> None:
     _, client = alone(projector="linear")
     z = torch.randn(6, 8)
-    assert torch.equal(client.parts["projector"](z), z)
+    assert torch.equal(client.modules["projector"](z), z)
 
 
 @pytest.mark.parametrize("objective", ["byol", "simsiam", "simclr"])
 def test_a_few_epochs_lower_the_loss(objective: str) -> None:
     method, client = alone(objective=objective, local_epochs=12, local_lr=0.05, knn=0)
     method.params = method.params.model_copy(update={"local_epochs": 1})
-    method.practise(client)
+    method.local_update(client)
     before = client.report()["local_loss"]
     method.train(client, 10, "local")
     client.report()
@@ -157,7 +157,7 @@ def test_labels_are_not_used_in_training() -> None:
         if shuffle:
             client.private.labels.copy_(client.private.labels.flip(0).roll(1))
         method.pretrain(client)
-        method.practise(client)
+        method.local_update(client)
         states.append(client.state())
     assert states[0].keys() == states[1].keys()
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])

@@ -8,7 +8,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from tests.ssl.lone_client import alone
 
-from fedchoir.ssl.probe import LinearProbe, fit_probe, knn_accuracy
+from fedchoir.methods.ssl.probe import LinearProbe, fit_probe, knn_accuracy
 
 
 def clouds(count: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -24,7 +24,7 @@ def test_the_probe_is_as_good_as_logistic_regression(monkeypatch: pytest.MonkeyP
     _, client = alone(count=300)
     (train, labels), (test, wanted) = clouds(300), clouds(300, seed=1)
     client.private.labels.copy_(labels)
-    monkeypatch.setattr(client, "survey", lambda output: train)
+    monkeypatch.setattr(client, "predict_private", lambda output: train)
     probe = fit_probe(client, epochs=200, batch=100, lr=0.01)
     found = (probe(test).argmax(1) == wanted).float().mean().item()
     scaled = (train - train.mean(0)) / train.std(0), (test - train.mean(0)) / train.std(0)
@@ -35,7 +35,7 @@ def test_the_probe_is_as_good_as_logistic_regression(monkeypatch: pytest.MonkeyP
 def test_the_probe_leaves_the_client_as_it_was() -> None:
     method, client = alone()
     before = {name: t.clone() for name, t in client.state().items()}
-    method.row(client, [client.private])
+    method.evaluate(client, [client.private])
     assert all(torch.equal(before[name], t) for name, t in client.state().items())
 
 

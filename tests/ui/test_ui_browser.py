@@ -13,8 +13,8 @@ import pytest
 from playwright.sync_api import BrowserContext, Page, expect, sync_playwright
 from tests.synthetic_runs import METHODS, make_comparison, make_run
 
-from fedchoir.report.page import MAX_BYTES, write_report
-from fedchoir.ui.server import LiveServer
+from fedchoir.reporting.live.server import LiveServer
+from fedchoir.reporting.page import MAX_BYTES, write_report
 
 FLAGS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",

@@ -14,11 +14,11 @@ import pytest
 from tests.synthetic_runs import make_run
 from typer.testing import CliRunner
 
-from fedchoir.cli import app
-from fedchoir.errors import UsageError
-from fedchoir.ui.server import LiveServer
-from fedchoir.ui.status import LiveStatus
-from fedchoir.ui.watch import Watch
+from fedchoir.cli.app import app
+from fedchoir.reporting.live.run_index import Watch
+from fedchoir.reporting.live.server import LiveServer
+from fedchoir.reporting.live.status import LiveStatus
+from fedchoir.utils.errors import UsageError
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def server(root: Path) -> Iterator[LiveServer]:
         live.shutdown()
 
 
-def ask(server: LiveServer, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
+def get(server: LiveServer, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
     connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=60)
     connection.request(method, path, headers=headers)
     answer = connection.getresponse()
@@ -48,7 +48,7 @@ def ask(server: LiveServer, path: str, method: str = "GET", **headers: str) -> t
 
 
 def test_lists_runs(server: LiveServer) -> None:
-    status, headers, body = ask(server, "/api/runs")
+    status, headers, body = get(server, "/api/runs")
     runs = {run["id"]: run for run in json.loads(body)["runs"]}
     assert status == 200
     assert headers["X-Content-Type-Options"] == "nosniff"
@@ -60,20 +60,20 @@ def test_lists_runs(server: LiveServer) -> None:
 
 
 def test_follows_a_run(server: LiveServer, root: Path) -> None:
-    _, headers, _ = ask(server, "/api/runs")
+    _, headers, _ = get(server, "/api/runs")
     make_run(root / "deep" / "going", "feddf", 1, rounds=10, done=6)
     with (root / "deep" / "going" / "events.jsonl").open("a") as file:
         file.write('{"round": 6, "accu')  # being written at this moment
-    status, _, body = ask(server, "/api/run?id=" + quote("deep/going", safe=""))
+    status, _, body = get(server, "/api/run?id=" + quote("deep/going", safe=""))
     assert status == 200
     assert json.loads(body)["rounds"] == [1, 2, 3, 4, 5, 6]
-    status, _, _ = ask(server, "/api/runs", **{"If-None-Match": headers["ETag"]})
+    status, _, _ = get(server, "/api/runs", **{"If-None-Match": headers["ETag"]})
     assert status == 200  # it has changed
 
 
 def test_unchanged_run_is_not_sent_again(server: LiveServer) -> None:
-    _, headers, _ = ask(server, "/api/run?id=done")
-    status, _, body = ask(server, "/api/run?id=done", **{"If-None-Match": headers["ETag"]})
+    _, headers, _ = get(server, "/api/run?id=done")
+    status, _, body = get(server, "/api/run?id=done", **{"If-None-Match": headers["ETag"]})
     assert (status, body) == (304, b"")
 
 
@@ -81,9 +81,9 @@ def test_unchanged_run_is_not_sent_again(server: LiveServer) -> None:
     "name", ["../secret", "..%2fsecret", "/etc/passwd", "deep/../../secret", "done/../done", "", "%00"]
 )
 def test_no_way_out_of_the_folder(server: LiveServer, name: str) -> None:
-    assert ask(server, f"/api/run?id={name}")[0] == 404
-    assert ask(server, f"/report?id={name}")[0] == 404 if name else True
-    assert ask(server, f"/{name}")[0] == (200 if name == "" else 404)
+    assert get(server, f"/api/run?id={name}")[0] == 404
+    assert get(server, f"/report?id={name}")[0] == 404 if name else True
+    assert get(server, f"/{name}")[0] == (200 if name == "" else 404)
 
 
 def test_links_out_of_the_folder_are_not_followed(server: LiveServer, root: Path) -> None:
@@ -94,22 +94,22 @@ def test_links_out_of_the_folder_are_not_followed(server: LiveServer, root: Path
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "[", "192.168.0.7"])
 def test_other_host_names_are_turned_away(server: LiveServer, host: str) -> None:
-    assert ask(server, "/api/runs", Host=host)[0] == 403
+    assert get(server, "/api/runs", Host=host)[0] == 403
 
 
 @pytest.mark.parametrize("host", ["localhost:9", "127.0.0.1", "[::1]:8090"])
 def test_own_host_names_are_welcome(server: LiveServer, host: str) -> None:
-    assert ask(server, "/api/runs", Host=host)[0] == 200
+    assert get(server, "/api/runs", Host=host)[0] == 200
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
 def test_read_only(server: LiveServer, method: str) -> None:
-    assert ask(server, "/api/run?id=done", method)[0] == 405
+    assert get(server, "/api/run?id=done", method)[0] == 405
 
 
 def test_reports(server: LiveServer) -> None:
-    assert b"2 methods on digits" in ask(server, "/report")[2]
-    assert b"fccl+ on digits" in ask(server, "/report?id=done")[2]
+    assert b"2 methods on digits" in get(server, "/report")[2]
+    assert b"fccl+ on digits" in get(server, "/report?id=done")[2]
 
 
 def test_other_machines_only_when_told(root: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from fedchoir.data.splits import NoiseType
-from fedchoir.errors import UsageError
+from fedchoir.utils.errors import UsageError
 
 TestSplit = Literal["held-out", "validation", "whole-folder"]
 PartitionKind = Literal["dirichlet", "shards", "classes", "iid", "file"]
@@ -33,7 +33,7 @@ class DataOptions:
         partition_file: for ``partition="file"``: JSON with a list of lists of positions, or {client: positions}.
         label_noise: share of every client's training labels that are made wrong.
         noise_type: ``symmetric`` (any other class) or ``pair`` (the next class).
-        pooled: every client has the private images of all, as if they were in one place.
+        centralized: every client has the private images of all, as if they were in one place.
     """
 
     image_size: int = 32
@@ -47,7 +47,7 @@ class DataOptions:
     partition_file: Path | None = None
     label_noise: float = 0.0
     noise_type: NoiseType = "symmetric"
-    pooled: bool = False
+    centralized: bool = False
 
     def __post_init__(self) -> None:
         if self.private is not None:
@@ -68,8 +68,10 @@ class DataOptions:
         for value in self.private or ():
             good = 0 < value <= 1 if isinstance(value, float) else value >= 1
             self._require("private", good, "counts of 1 or more, or fractions (written with a point) up to 1.0")
-        leaking = self.pooled and self.test_split == "whole-folder"
-        self._require("pooled", not leaking, "false where test_split is 'whole-folder', which tests on private images")
+        leaking = self.centralized and self.test_split == "whole-folder"
+        self._require(
+            "centralized", not leaking, "false where test_split is 'whole-folder', which tests on private images"
+        )
         file_given = self.partition_file is not None
         self._require("partition_file", file_given or self.partition != "file", "a path when partition is 'file'")
 

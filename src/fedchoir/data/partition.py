@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedchoir.errors import UsageError
-from fedchoir.rng import derive
+from fedchoir.utils.errors import UsageError
+from fedchoir.utils.rng import derive
 
 ENOUGH = 10  # images that a client should have where there are plenty
 

@@ -9,14 +9,14 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from fedchoir.data import embedded
-from fedchoir.data.domains import load_domain
-from fedchoir.data.files import Progress, decode, images_below, plain, read_public_npz
-from fedchoir.data.images import IMAGENET_MEAN, IMAGENET_STD, Triple, images_digest, resize
-from fedchoir.errors import UsageError
-from fedchoir.rng import generator
+from fedchoir.data.image import embedded
+from fedchoir.data.image.datasets import load_domain
+from fedchoir.data.image.files import Progress, decode, images_below, plain, read_public_npz
+from fedchoir.data.image.image_set import IMAGENET_MEAN, IMAGENET_STD, Triple, images_digest, resize
+from fedchoir.utils.errors import UsageError
+from fedchoir.utils.rng import generator
 
-Normalisation = Literal["right", "swapped"]
+Normalisation = Literal["correct", "swapped"]
 
 PUBLIC: dict[str, str] = {
     "photos": "crops of the photographs that scikit-learn, scikit-image and matplotlib bring along (embedded)",
@@ -67,7 +67,7 @@ def load_public(
     seed: int = 0,
     size: int | None = None,
     image_size: int = 32,
-    normalisation: Normalisation = "right",
+    normalisation: Normalisation = "correct",
     strict: bool = True,
     progress: Progress | None = None,
 ) -> PublicSet:

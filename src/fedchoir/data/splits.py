@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedchoir.data.images import ImageSet, image_hashes
+from fedchoir.data.image.image_set import ImageSet, image_hashes
 
 NoiseType = Literal["symmetric", "pair"]
 

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedchoir.errors import UsageError
+from fedchoir.utils.errors import UsageError
 
 
 def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
@@ -14,7 +14,7 @@ def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
 
     >>> check_choice("form", "mask", ("masked", "renormalised"))
     Traceback (most recent call last):
-    fedchoir.errors.UsageError: form is 'mask'; choose one of: masked, renormalised
+    fedchoir.utils.errors.UsageError: form is 'mask'; choose one of: masked, renormalised
     """
     if value not in choices:
         raise UsageError(f"{name} is {value!r}; choose one of: {', '.join(choices)}")

@@ -11,8 +11,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedchoir.errors import UsageError
 from fedchoir.losses._common import check_choice, product
+from fedchoir.utils.errors import UsageError
 
 Solver = Literal["auto", "factors", "products"]
 SOLVERS = ("auto", "factors", "products")

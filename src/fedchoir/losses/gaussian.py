@@ -2,8 +2,8 @@
 
 from torch import Tensor
 
-from fedchoir.errors import UsageError
 from fedchoir.losses._common import cosines, off_diagonal, product
+from fedchoir.utils.errors import UsageError
 
 
 def gaussian(feature_map: Tensor, diagonal: bool = False) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from fedchoir.errors import UsageError
+from fedchoir.utils.errors import UsageError
 
 
 def _in_a_row(*groups: Iterable[Tensor]) -> list[Tensor]:

@@ -1,5 +1,5 @@
 """The methods, one file each. A file in this folder that defines a `Method` with a name is registered by being here;
-a user's own are plug-ins (`fedchoir.plugins`)."""
+a user's own are plug-ins (`fedchoir.utils.plugins`)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import importlib
 import pkgutil
 from functools import cache
 
-from fedchoir.errors import UsageError
-from fedchoir.methods.method import Method
-from fedchoir.plugins import load_plugins
+from fedchoir.methods.base import Method
+from fedchoir.utils.errors import UsageError
+from fedchoir.utils.plugins import load_plugins
 
 
 @cache

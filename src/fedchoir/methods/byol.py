@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedchoir.federation.phases import Round, Script, Step
+from fedchoir.core.actions import Round, Script, Step
 from fedchoir.methods.self_supervised import SelfSupervised
 
 
@@ -15,5 +15,5 @@ class BYOL(SelfSupervised):
 
     def round(self, r: Round) -> Script:
         yield from self.hear_correlations(r)
-        yield Step(self.practise)
+        yield Step(self.local_update)
         yield from self.share_correlations()

@@ -9,33 +9,33 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedchoir.data.style import WIDE, Restyle, restyle, style_of
-from fedchoir.federation.aggregate import gather, mean
-from fedchoir.federation.client import Client, Frozen
-from fedchoir.federation.payload import PART, Payload, says, state_payload
-from fedchoir.federation.phases import Exchange, Round, Script, Step
-from fedchoir.federation.settings import Settings
-from fedchoir.federation.training import Batch
+from fedchoir.core.actions import Exchange, Round, Script, Step
+from fedchoir.core.aggregation import gather, mean
+from fedchoir.core.client import Client, Teacher
+from fedchoir.core.settings import Settings
+from fedchoir.core.training import Batch
+from fedchoir.data.image.color_transforms import WIDE_COLORS, Recolor, color_statistics, recolor
 from fedchoir.losses import fntd
-from fedchoir.methods.shared_similarities import SharedSimilarities, SimilarityParams
+from fedchoir.methods.fccl_public_phase import FCCLPublicParams, FCCLPublicPhase
 from fedchoir.models import VisionModel, build
-from fedchoir.rng import seeded
+from fedchoir.payload import MODULE, Payload, sends, state_payload
+from fedchoir.utils.rng import seeded
 
 
-class ChoirParams(SimilarityParams):
-    styles: Literal["wide", "exchanged", "none"] = Field(
+class ChoirParams(FCCLPublicParams):
+    recolor: Literal["wide", "exchanged", "none"] = Field(
         "wide", description="wide: any colours, nothing is sent; exchanged: the clients' own; none: no painting"
     )
-    style_share: float = Field(0.5, ge=0, le=1, description="ρ: share of the private images that are painted")
-    public_style_share: float = Field(0.5, ge=0, le=1, description="share of the public images that are painted")
+    recolor_share: float = Field(0.5, ge=0, le=1, description="ρ: share of the private images that are painted")
+    public_recolor_share: float = Field(0.5, ge=0, le=1, description="share of the public images that are painted")
     use_fntd: bool = Field(False, description="non-target distillation at home")
     temperature: float = Field(3.0, gt=0, description="τ: temperature of the non-target distillation")
-    lead: str = Field(
+    shared_model: str = Field(
         "", description="a small model that all share, such as simple_cnn@16: averaged, it answers too; empty: none"
     )
 
 
-class Choir(SharedSimilarities):
+class Choir(FCCLPublicPhase):
     """FCCL+'s public phase and plain supervision at home, on images that are moved and partly painted anew.
 
     **Painting.** With z the luma of an image x, mean 0 and variance 1 over the image, and a style [m | B | W] (3×7),
@@ -69,82 +69,88 @@ class Choir(SharedSimilarities):
     profiles = {name: {"private_augment": "affine"} for name in ("fixed", "paper", "official")}
 
     @classmethod
-    def needs_each(cls, params: Settings) -> str:
-        return "its server passes on each client's style" if getattr(params, "styles", "") == "exchanged" else ""
+    def requires_individual_payloads(cls, params: Settings) -> str:
+        return "its server passes on each client's style" if getattr(params, "recolor", "") == "exchanged" else ""
 
     def round(self, r: Round) -> Script:
-        if self.params.styles == "exchanged":
-            yield from self.introductions(r)
+        if self.params.recolor == "exchanged":
+            yield from self.exchange_color_statistics(r)
         if self.params.use_fntd:
             yield Step(self.remember)
-        if self.params.lead:
-            yield from self.follow_the_lead()  # who is new, or was away, does not know it
+        if self.params.shared_model:
+            yield from self.send_shared_model()  # who is new, or was away, does not know it
         yield from super().round(r)
-        if self.params.lead:
-            self.server |= yield Exchange(self.lend, combine=mean)
-            yield from self.follow_the_lead()
+        if self.params.shared_model:
+            self.server |= yield Exchange(self.upload_shared_model, aggregator=mean)
+            yield from self.send_shared_model()
 
-    def introductions(self, r: Round) -> Script:
+    def exchange_color_statistics(self, r: Round) -> Script:
         """Who is new in this round says what its images look like; everyone hears of all that are known."""
         styles = self.server.get("styles", torch.full((len(self.task.clients), 3, 7), torch.nan)).clone()
         if styles[list(r.clients)].isnan().any():
-            said = yield Exchange(self.introduce, combine=gather)
-            styles[list(said)] = torch.stack([answer["style"].cpu() for answer in said.values()])
+            aggregated = yield Exchange(self.share_color_statistics, aggregator=gather)
+            styles[list(aggregated)] = torch.stack([answer["style"].cpu() for answer in aggregated.values()])
             self.server["styles"] = styles
-        yield Step(self.meet, heard=Payload(styles=styles[~styles.isnan().any(dim=(1, 2))]))
+        yield Step(self.meet, received=Payload(styles=styles[~styles.isnan().any(dim=(1, 2))]))
 
-    @says(style="3 7")
-    def introduce(self, client: Client) -> Payload:
-        return Payload(style=style_of(client.private.images))
+    @sends(style="3 7")
+    def share_color_statistics(self, client: Client) -> Payload:
+        return Payload(style=color_statistics(client.private.images))
 
-    def meet(self, client: Client, heard: Payload) -> None:
-        client.memory["styles"] = heard["styles"]
+    def meet(self, client: Client, received: Payload) -> None:
+        client.memory["styles"] = received["styles"]
 
     def extra_modules(self, model: VisionModel) -> dict[str, nn.Module]:
-        if not self.params.lead:
+        if not self.params.shared_model:
             return {}
         with seeded(self.task.seed, "lead"):  # it starts alike everywhere
-            return {"lead": build(self.params.lead, len(self.task.classes), image_size=self.task.image_size)}
+            return {"lead": build(self.params.shared_model, len(self.task.classes), image_size=self.task.image_size)}
 
-    def follow_the_lead(self) -> Script:
+    def send_shared_model(self) -> Script:
         if lead := Payload(self.server).only("lead"):
-            yield Step(self.follow, heard=lead)
+            yield Step(self.follow, received=lead)
 
-    @says(lead=PART)
-    def lend(self, client: Client) -> Payload:
-        return state_payload("lead", client.parts["lead"].state_dict())
+    @sends(lead=MODULE)
+    def upload_shared_model(self, client: Client) -> Payload:
+        return state_payload("lead", client.modules["lead"].state_dict())
 
-    def follow(self, client: Client, heard: Payload) -> None:
-        client.parts["lead"].load_state_dict(heard.under("lead"))
+    def follow(self, client: Client, received: Payload) -> None:
+        client.modules["lead"].load_state_dict(received.under("lead"))
 
-    def answer(self, client: Client, images: Tensor) -> Tensor:
+    def predict(self, client: Client, images: Tensor) -> Tensor:
         """With a lead by both voices: the mean of what the own model and the lead hold likely."""
-        own = super().answer(client, images)
-        return (own.softmax(dim=1) + client.apply("lead", images).softmax(dim=1)) / 2 if self.params.lead else own
+        own = super().predict(client, images)
+        return (
+            (own.softmax(dim=1) + client.run_module("lead", images).softmax(dim=1)) / 2
+            if self.params.shared_model
+            else own
+        )
 
-    def painter(self, client: Client, share: float) -> Restyle | None:
+    def recolor_transform(self, client: Client, share: float) -> Recolor | None:
         """Paints a share of the images it is given; None where nothing is painted, or no style is known yet."""
-        styles = WIDE.to(client.device) if self.params.styles == "wide" else client.memory.get("styles")
+        styles = WIDE_COLORS.to(client.device) if self.params.recolor == "wide" else client.memory.get("styles")
         if not share or not isinstance(styles, Tensor):
             return None
-        return lambda pixels, draw: restyle(pixels, styles, share, draw)
+        return lambda pixels, draw: recolor(pixels, styles, share, draw)
 
-    def public_view(self, client: Client) -> Restyle | None:
-        return self.painter(client, self.params.public_style_share)
+    def public_view(self, client: Client) -> Recolor | None:
+        return self.recolor_transform(client, self.params.public_recolor_share)
 
     def pretrain(self, client: Client) -> None:
-        painter = self.painter(client, self.params.style_share)
-        client.fit(self.supervised_loss, epochs=self.params.pretrain_epochs, phase="pretrain", restyle=painter)
+        recolor_transform = self.recolor_transform(client, self.params.recolor_share)
+        client.train(
+            self.supervised_loss, epochs=self.params.pretrain_epochs, phase="pretrain", recolor=recolor_transform
+        )
 
-    def practise(self, client: Client) -> None:
-        targets: dict[str, Any] = {"teacher": Frozen(client.recall("teacher"))} if self.params.use_fntd else {}
-        client.fit(self.local_loss, restyle=self.painter(client, self.params.style_share), **targets)
+    def local_update(self, client: Client) -> None:
+        targets: dict[str, Any] = {"teacher": Teacher(client.stored_weights("teacher"))} if self.params.use_fntd else {}
+        client.train(self.local_loss, recolor=self.recolor_transform(client, self.params.recolor_share), **targets)
 
     def local_loss(self, client: Client, batch: Batch) -> Tensor:
         z, p = client.logits(batch.images), self.params
         loss = cross_entropy(z, batch.labels)
         if p.use_fntd:
             loss = loss + fntd(z, batch["teacher"], batch.labels, p.temperature, "renormalised")
-        if p.lead:
-            loss = loss + cross_entropy(client.apply("lead", batch.images), batch.labels)
+        if p.shared_model:
+            loss = loss + cross_entropy(client.run_module("lead", batch.images), batch.labels)
         return loss

@@ -10,14 +10,14 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedchoir.federation.client import Client, Frozen
-from fedchoir.federation.payload import MODEL, PART, Payload, says, state_payload
-from fedchoir.federation.phases import PublicBatch, Round, Script, Step
-from fedchoir.federation.settings import Settings
-from fedchoir.federation.training import Batch
+from fedchoir.core.actions import PublicBatch, Round, Script, Step
+from fedchoir.core.client import Client, Teacher
+from fedchoir.core.settings import Settings
+from fedchoir.core.training import Batch
 from fedchoir.losses import cnd, fbm, fia, frr, gaussian
-from fedchoir.methods.method import PublicMethod, Voice
+from fedchoir.methods.base import PublicMethod, Voice
 from fedchoir.models import VisionModel
+from fedchoir.payload import MODEL, MODULE, Payload, sends, state_payload
 
 
 class FBCLParams(Settings):
@@ -68,12 +68,12 @@ class FBCL(PublicMethod):
 
     # -- public phase ----------------------------------------------------------------------------------------------
 
-    def collaborate(self, r: Round) -> Script:
+    def public_phase(self, r: Round) -> Script:
         if self.params.use_fia:
-            yield from super().collaborate(r)
+            yield from super().public_phase(r)
         elif self.params.use_fbm:  # needs nothing of the others
             for batches in r.public_batches():
-                yield Step(self.listen_alone, batches)
+                yield Step(self.public_update_alone, batches)
 
     @property
     def dims(self) -> dict[str, int]:
@@ -81,24 +81,24 @@ class FBCL(PublicMethod):
 
     @property
     def voice(self) -> Voice:
-        return self.speak_diagonal if self.params.diagonal else self.speak
+        return self.share_diagonal if self.params.diagonal else self.share
 
-    @says(mu="B D", delta="B D D")
-    def speak(self, client: Client, batch: PublicBatch) -> Payload:
-        with client.speaking():
-            mu, delta = self.gaussian(client, client.look(batch))
+    @sends(mu="B D", delta="B D D")
+    def share(self, client: Client, batch: PublicBatch) -> Payload:
+        with client.batch_stats_frozen():
+            mu, delta = self.gaussian(client, client.public_samples(batch))
         return Payload(mu=mu, delta=delta)
 
-    @says(mu="B D", delta="B D")
-    def speak_diagonal(self, client: Client, batch: PublicBatch) -> Payload:
-        return FBCL.speak(self, client, batch)
+    @sends(mu="B D", delta="B D")
+    def share_diagonal(self, client: Client, batch: PublicBatch) -> Payload:
+        return FBCL.share(self, client, batch)
 
     def gaussian(self, client: Client, images: Tensor) -> tuple[Tensor, Tensor]:
         """μ (B×D) and δ (B×D×D, or B×D) of eq. 2."""
-        return gaussian(client.apply("map", client.stages(images)[0]), self.params.diagonal)
+        return gaussian(client.run_module("map", client.stages(images)[0]), self.params.diagonal)
 
-    def listen_alone(self, client: Client, batch: PublicBatch) -> None:
-        client.learn(batch, self.public_loss)
+    def public_update_alone(self, client: Client, batch: PublicBatch) -> None:
+        client.public_step(batch, self.public_loss)
 
     def public_loss(self, client: Client, batch: Batch) -> Tensor:
         """eq. 5."""
@@ -109,16 +109,16 @@ class FBCL(PublicMethod):
 
     # -- local phase -----------------------------------------------------------------------------------------------
 
-    def practise(self, client: Client) -> None:
+    def local_update(self, client: Client) -> None:
         targets: dict[str, Any] = {}
         if self.params.use_cnd:
             if self.params.teacher == "updated":
                 self.remember(client)
-            targets["teacher"] = Frozen(client.recall("teacher"))
+            targets["teacher"] = Teacher(client.stored_weights("teacher"))
         if self.params.use_frr:
-            branch = deepcopy(client.parts["map"]).requires_grad_(False)
-            targets["mu"] = Frozen(client.snapshot(), lambda model, x: mapped_mean(branch(model.feature_map(x))))
-        client.fit(self.local_loss, **targets)
+            branch = deepcopy(client.modules["map"]).requires_grad_(False)
+            targets["mu"] = Teacher(client.snapshot(), lambda model, x: mapped_mean(branch(model.feature_map(x))))
+        client.train(self.local_loss, **targets)
 
     def local_loss(self, client: Client, batch: Batch) -> Tensor:
         """eq. 9."""
@@ -128,18 +128,18 @@ class FBCL(PublicMethod):
         if p.use_cnd:
             loss = loss + p.cnd_weight * cnd(z, batch["teacher"], batch.labels, p.cnd_form)
         if p.use_frr:
-            loss = loss + p.frr_weight * frr(mapped_mean(client.apply("map", m)), batch["mu"])
+            loss = loss + p.frr_weight * frr(mapped_mean(client.run_module("map", m)), batch["mu"])
         return loss
 
     # -- averaging, where models are alike -------------------------------------------------------------------------
 
-    @says(weights=MODEL, map=PART)
+    @sends(weights=MODEL, map=MODULE)
     def upload(self, client: Client) -> Payload:
-        return Payload({**super().upload(client), **state_payload("map", client.parts["map"].state_dict())})
+        return Payload({**super().upload(client), **state_payload("map", client.modules["map"].state_dict())})
 
-    def download(self, client: Client, heard: Payload) -> None:
-        super().download(client, heard)
-        client.parts["map"].load_state_dict(heard.under("map"))
+    def download(self, client: Client, received: Payload) -> None:
+        super().download(client, received)
+        client.modules["map"].load_state_dict(received.under("map"))
 
 
 def mapped_mean(feature_map: Tensor) -> Tensor:

@@ -9,15 +9,15 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedchoir.errors import UsageError
-from fedchoir.federation.client import Client, Frozen, still_statistics
-from fedchoir.federation.payload import Payload
-from fedchoir.federation.phases import PublicBatch, Round, Script, Step
-from fedchoir.federation.settings import Settings
-from fedchoir.federation.task import Task
-from fedchoir.federation.training import Batch
+from fedchoir.core.actions import PublicBatch, Round, Script, Step
+from fedchoir.core.client import Client, Teacher, frozen_batchnorm_stats
+from fedchoir.core.federation_spec import FederationSpec
+from fedchoir.core.settings import Settings
+from fedchoir.core.training import Batch
 from fedchoir.losses import fccm, kd
-from fedchoir.methods.method import PublicMethod
+from fedchoir.methods.base import PublicMethod
+from fedchoir.payload import Payload
+from fedchoir.utils.errors import UsageError
 
 
 class FCCLParams(Settings):
@@ -55,7 +55,7 @@ class FCCL(PublicMethod):
         "official:office-home": {"local_epochs": 10},
     }  # fmt: skip
 
-    def __init__(self, params: Settings, task: Task) -> None:
+    def __init__(self, params: Settings, task: FederationSpec) -> None:
         super().__init__(params, task)
         if self.params.own_logits == "previous" and (params.fraction < 1 or params.sync == "epoch"):
             given = f"fraction = {params.fraction:g}" if params.fraction < 1 else "sync = 'epoch'"
@@ -64,17 +64,17 @@ class FCCL(PublicMethod):
                 "of all; set fraction to 1 and sync to batch, or own_logits to current"
             )
 
-    def opening(self) -> Script:
-        yield from super().opening()
+    def setup(self) -> Script:
+        yield from super().setup()
         yield Step(self.remember_pretrained)
 
     def round(self, r: Round) -> Script:
         yield Step(self.remember)
         yield from super().round(r)
 
-    def collaborate(self, r: Round) -> Script:
+    def public_phase(self, r: Round) -> Script:
         if self.params.use_fccm:
-            yield from super().collaborate(r)
+            yield from super().public_phase(r)
 
     def remember_pretrained(self, client: Client) -> None:
         client.memory["intra"] = client.snapshot()
@@ -83,11 +83,11 @@ class FCCL(PublicMethod):
         """The inter-domain teacher is the model with which the client ended the previous round."""
         client.memory["inter"] = client.snapshot()
 
-    def listen(self, client: Client, batch: PublicBatch, consensus: Payload) -> None:
+    def public_update(self, client: Client, batch: PublicBatch, consensus: Payload) -> None:
         logits = consensus["logits"]
         if self.params.own_logits == "previous":
             logits = logits + self.previous_minus_own(client, batch) / len(self.task.clients)
-        client.learn(batch, self.public_loss, logits=logits)
+        client.public_step(batch, self.public_loss, logits=logits)
 
     def public_loss(self, client: Client, batch: Batch) -> Tensor:
         return fccm(
@@ -99,16 +99,16 @@ class FCCL(PublicMethod):
 
     def previous_minus_own(self, client: Client, batch: PublicBatch) -> Tensor:
         """What the released code changes in the consensus: a client's slot holds its previous round's model."""
-        previous = client.twin(client.recall("inter")).train()
-        with torch.no_grad(), still_statistics(previous):
-            return previous(client.look(batch)).float() - client.say(batch)[1]
+        previous = client.frozen_copy(client.stored_weights("inter")).train()
+        with torch.no_grad(), frozen_batchnorm_stats(previous):
+            return previous(client.public_samples(batch)).float() - client.public_outputs(batch)[1]
 
-    def practise(self, client: Client) -> None:
+    def local_update(self, client: Client) -> None:
         mode = self.params.teacher_batchnorm
-        client.fit(
+        client.train(
             self.local_loss,
-            inter=Frozen(client.recall("inter"), batchnorm=mode),
-            intra=Frozen(client.recall("intra"), batchnorm=mode),
+            inter=Teacher(client.stored_weights("inter"), batchnorm=mode),
+            intra=Teacher(client.stored_weights("intra"), batchnorm=mode),
         )
 
     def local_loss(self, client: Client, batch: Batch) -> Tensor:

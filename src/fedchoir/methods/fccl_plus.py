@@ -9,17 +9,17 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedchoir.federation.client import Client, Frozen
-from fedchoir.federation.phases import Round, Script, Step
-from fedchoir.federation.training import Batch
+from fedchoir.core.actions import Round, Script, Step
+from fedchoir.core.client import Client, Teacher
+from fedchoir.core.training import Batch
 from fedchoir.losses import ewc, fntd, kd
+from fedchoir.methods.fccl_public_phase import FCCLPublicParams, FCCLPublicPhase
 from fedchoir.methods.fisher import diagonal_fisher
-from fedchoir.methods.shared_similarities import SharedSimilarities, SimilarityParams
 
 Regulariser = Literal["fntd", "kd", "dual", "ewc", "none"]
 
 
-class FCCLPlusParams(SimilarityParams):
+class FCCLPlusParams(FCCLPublicParams):
     temperature: float = Field(3.0, gt=0, description="τ of eq. 8 and 13: temperature of FNTD and KD")
     regulariser: Regulariser = Field(
         "fntd", description="local: FNTD, KD (eq. 10), dual (FCCL's two teachers, eq. 19), EWC (Table 16) or none"
@@ -35,7 +35,7 @@ class FCCLPlusParams(SimilarityParams):
     teacher_batchnorm: Literal["eval", "train"] = Field("eval", description="BatchNorm mode of the teacher")
 
 
-class FCCLPlus(SharedSimilarities):
+class FCCLPlus(FCCLPublicPhase):
     """Public phase: FCCM + ω·FISL. Local phase: CE + FNTD against the model of the previous round."""
 
     name = "fccl+"
@@ -50,8 +50,8 @@ class FCCLPlus(SharedSimilarities):
         "official:office-home": {"local_epochs": 15, "omega": 1.0, "temperature": 1.0},
     }
 
-    def opening(self) -> Script:
-        yield from super().opening()
+    def setup(self) -> Script:
+        yield from super().setup()
         if self.params.regulariser == "dual":
             yield Step(self.remember_pretrained)
 
@@ -62,23 +62,23 @@ class FCCLPlus(SharedSimilarities):
     def remember_pretrained(self, client: Client) -> None:
         client.memory["pretrained"] = client.snapshot()
 
-    def practise(self, client: Client) -> None:
+    def local_update(self, client: Client) -> None:
         p = self.params
         if p.teacher == "updated":
             self.remember(client)
         if p.regulariser == "none":
-            return super().practise(client)
+            return super().local_update(client)
         if p.regulariser == "ewc":
-            client.memory["fisher"] = diagonal_fisher(client, client.recall("teacher"))
-            return client.fit(self.ewc_loss)
-        teacher = Frozen(client.recall("teacher"), batchnorm=p.teacher_batchnorm)
+            client.memory["fisher"] = diagonal_fisher(client, client.stored_weights("teacher"))
+            return client.train(self.ewc_loss)
+        teacher = Teacher(client.stored_weights("teacher"), batchnorm=p.teacher_batchnorm)
         if p.regulariser == "dual":
-            pretrained = Frozen(client.recall("pretrained"), batchnorm=p.teacher_batchnorm)
-            return client.fit(self.dual_loss, teacher=teacher, pretrained=pretrained)
+            pretrained = Teacher(client.stored_weights("pretrained"), batchnorm=p.teacher_batchnorm)
+            return client.train(self.dual_loss, teacher=teacher, pretrained=pretrained)
         epochs = p.epochs_of(client.index)
         kd_epochs = epochs if p.regulariser == "kd" else round(p.kd_share * epochs)
-        client.fit(self.kd_loss, epochs=kd_epochs, teacher=teacher)
-        client.fit(self.fntd_loss, epochs=epochs - kd_epochs, first=kd_epochs, teacher=teacher)
+        client.train(self.kd_loss, epochs=kd_epochs, teacher=teacher)
+        client.train(self.fntd_loss, epochs=epochs - kd_epochs, first=kd_epochs, teacher=teacher)
 
     def fntd_loss(self, client: Client, batch: Batch) -> Tensor:
         """eq. 14."""
@@ -97,6 +97,6 @@ class FCCLPlus(SharedSimilarities):
         return cross_entropy(z, batch.labels) + kd(z, batch["teacher"], 1.0) + kd(z, batch["pretrained"], 1.0)
 
     def ewc_loss(self, client: Client, batch: Batch) -> Tensor:
-        old, fisher = client.recall("teacher"), client.recall("fisher")
+        old, fisher = client.stored_weights("teacher"), client.stored_weights("fisher")
         penalty = ewc(client.model.parameters(), [old[n] for n in fisher], fisher.values())
         return self.supervised_loss(client, batch) + self.params.ewc_weight * penalty

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from fedchoir.federation.client import Client, still_statistics
-from fedchoir.federation.settings import Settings
-from fedchoir.federation.training import Batch
+from fedchoir.core.client import Client, frozen_batchnorm_stats
+from fedchoir.core.settings import Settings
+from fedchoir.core.training import Batch
 from fedchoir.methods.fedavg import FedAvg
 
 
@@ -41,7 +41,7 @@ class FedASAM(FedAvg):
         here = super().local_loss(client, batch)
         shift = self.worst_shift(weights, torch.autograd.grad(here, list(weights.values())))
         moved = {name: w + shift[name] for name, w in weights.items()}
-        with still_statistics(client.model), client._autocast():  # the statistics moved at w already
+        with frozen_batchnorm_stats(client.model), client._autocast():  # the statistics moved at w already
             z = functional_call(client.model, moved, (batch.images,)).float()
         return cross_entropy(z, batch.labels)
 

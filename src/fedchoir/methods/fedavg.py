@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fedchoir.federation.payload import Payload
-from fedchoir.federation.phases import Exchange, Round, Script, Step
-from fedchoir.methods.method import Method
+from fedchoir.core.actions import Exchange, Round, Script, Step
+from fedchoir.methods.base import Method
+from fedchoir.payload import Payload
 
 
 class FedAvg(Method):
@@ -19,7 +19,7 @@ class FedAvg(Method):
     begins_with_global = True
     profiles = {
         # FCCL+'s Table 15 and FBCL's Table 4 have other numbers at home than away, so one model was not tested there
-        **{f"paper:{name}": {"tested": "own"} for name in ("digits", "office31", "office-caltech")},
+        **{f"paper:{name}": {"eval_model": "own"} for name in ("digits", "office31", "office-caltech")},
         "official:digits": {"local_batch": 64},
         "official:office-caltech": {"local_lr": 0.01},
         "official:office-home": {"local_lr": 0.01},
@@ -29,9 +29,9 @@ class FedAvg(Method):
 
     def round(self, r: Round) -> Script:
         if self.server:
-            yield Step(self.download, heard=Payload(self.server))
-        yield Step(self.practise)
-        self.server = dict((yield Exchange(self.upload, combine=self.weighting, dims=self.dims)))
+            yield Step(self.download, received=Payload(self.server))
+        yield Step(self.local_update)
+        self.server = dict((yield Exchange(self.upload, aggregator=self.weighting, dims=self.dims)))
 
     def global_weights(self) -> dict[str, Tensor] | None:
-        return Payload(self.server).under("weights") or None if self.params.tested == "global" else None
+        return Payload(self.server).under("weights") or None if self.params.eval_model == "global" else None

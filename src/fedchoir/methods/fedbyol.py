@@ -8,13 +8,13 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from fedchoir.federation.client import Client
-from fedchoir.federation.payload import MODEL, PART, Payload, says, state_payload
-from fedchoir.federation.phases import Exchange, Round, Script, Step
+from fedchoir.core.actions import Exchange, Round, Script, Step
+from fedchoir.core.client import Client
+from fedchoir.methods.fedfoa_exchange import BANK
 from fedchoir.methods.self_supervised import SelfSupervised
-from fedchoir.methods.shared_correlations import BANK
+from fedchoir.methods.ssl.objectives import Target, online_parameters
 from fedchoir.models import VisionModel
-from fedchoir.ssl.objectives import Target, online_parameters
+from fedchoir.payload import MODEL, MODULE, Payload, sends, state_payload
 
 
 class FedBYOL(SelfSupervised):
@@ -27,10 +27,10 @@ class FedBYOL(SelfSupervised):
 
     def round(self, r: Round) -> Script:
         if average := self.shared():
-            yield Step(self.download, heard=Payload(average))
+            yield Step(self.download, received=Payload(average))
         yield from self.hear_correlations(r)
-        yield Step(self.practise)
-        self.server |= dict((yield Exchange(self.upload, combine=self.weighting)))
+        yield Step(self.local_update)
+        self.server |= dict((yield Exchange(self.upload, aggregator=self.weighting)))
         yield from self.share_correlations()
 
     def train(self, client: Client, epochs: int, phase: str) -> None:
@@ -42,23 +42,23 @@ class FedBYOL(SelfSupervised):
         return {name: t for name, t in self.server.items() if not name.startswith(BANK)}
 
     def global_weights(self) -> dict[str, Tensor] | None:
-        return Payload(self.server).under("weights") or None if self.params.tested == "global" else None
+        return Payload(self.server).under("weights") or None if self.params.eval_model == "global" else None
 
-    @says(weights=MODEL, calibration=PART, projector=PART, predictor=PART)
+    @sends(weights=MODEL, calibration=MODULE, projector=MODULE, predictor=MODULE)
     def upload(self, client: Client) -> Payload:
         states = [state_payload(name, module.state_dict()) for name, module in online(client).items()]
         return Payload({name: t for state in states for name, t in state.items()})
 
-    def download(self, client: Client, heard: Payload) -> None:
+    def download(self, client: Client, received: Payload) -> None:
         for name, module in online(client).items():
-            module.load_state_dict(heard.under(name))
-        if "target" in client.parts:
-            cast(Target, client.parts["target"]).copy(online_parameters(client))
+            module.load_state_dict(received.under(name))
+        if "target" in client.modules:
+            cast(Target, client.modules["target"]).copy(online_parameters(client))
 
 
 def online(client: Client) -> dict[str, nn.Module]:
     """The online networks by the name under which they travel; SimCLR has no predictor."""
-    parts = {name: client.parts[name] for name in ("calibration", "projector", "predictor") if name in client.parts}
+    parts = {name: client.modules[name] for name in ("calibration", "projector", "predictor") if name in client.modules}
     return {"weights": client.model, **parts}
 
 

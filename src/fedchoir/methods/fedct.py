@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from fedchoir.federation.client import Client
-from fedchoir.federation.payload import Payload
-from fedchoir.federation.training import Batch
+from fedchoir.core.client import Client
+from fedchoir.core.training import Batch
 from fedchoir.losses import apcl, fuse_prototypes, mfa, mixed_features
 from fedchoir.methods.fedexg import Models
 from fedchoir.methods.pgct import PGCT, PGCTParams
+from fedchoir.payload import Payload
 
 
 class FedCTParams(PGCTParams):
@@ -76,8 +76,10 @@ class FedCT(PGCT):
         labels = torch.arange(classes, device=u.device).repeat(n)
         head = self.architecture.head.to(u.device)
         rows = []
-        for said in models.values():
-            weights = {m.removeprefix("head."): t for m, t in said.under("weights").items() if m.startswith("head.")}
+        for aggregated in models.values():
+            weights = {
+                m.removeprefix("head."): t for m, t in aggregated.under("weights").items() if m.startswith("head.")
+            }
             z = functional_call(head, weights, (u.flatten(0, 1),))
             losses = cross_entropy(z, labels, reduction="none").view(n, classes).masked_fill(~have, 0.0)
             rows.append(losses.sum(dim=1) / have.sum(dim=1).clamp_min(1))
@@ -85,17 +87,17 @@ class FedCT(PGCT):
 
     # -- phase III: multi-view knowledge-guided cross-training -----------------------------------------------------
 
-    def guides(self, heard: Payload) -> dict[str, Tensor]:
+    def guides(self, received: Payload) -> dict[str, Tensor]:
         """Fused prototypes (eq. 6; C×d), which classes have one (C), and the classes with those first (C)."""
-        u_g, u_l, known = heard["global_prototypes"], heard["prototypes"], heard["known"]
-        fused = fuse_prototypes(u_g, u_l, heard["present"], self.params.lambda_fuse)
+        u_g, u_l, known = received["global_prototypes"], received["prototypes"], received["known"]
+        fused = fuse_prototypes(u_g, u_l, received["present"], self.params.lambda_fuse)
         return {"prototypes": fused, "known": known, "order": known.int().argsort(descending=True, stable=True)}
 
     def cross_loss(self, client: Client, batch: Batch) -> Tensor:
         """eq. 13."""
         p = self.params
-        h, z = client.both(batch.images)
-        u, known = client.recall_tensor("prototypes"), client.recall_tensor("known")
+        h, z = client.features_and_logits(batch.images)
+        u, known = client.stored_tensor("prototypes"), client.stored_tensor("known")
         loss = cross_entropy(z, batch.labels)
         if p.use_apcl:
             loss = loss + p.kappa * apcl(h, batch.labels, u, p.tau2, p.lambda_hy, known)
@@ -111,7 +113,7 @@ class FedCT(PGCT):
             parts.append(self.mixed(client, h, labels, h.roll(1, 0), labels.roll(1, 0)))
         if self.params.mix_with != "samples":
             turn = torch.arange(len(h), device=h.device) % known.sum().clamp_min(1)
-            partner = client.recall_tensor("order")[turn]
+            partner = client.stored_tensor("order")[turn]
             parts.append(self.mixed(client, h, labels, u[partner], partner))
         return torch.stack(parts).mean()
 
@@ -122,5 +124,5 @@ class FedCT(PGCT):
 
 def stacked(models: Models) -> tuple[Tensor, Tensor]:
     """The prototypes of N clients (N×C×d) and which of them there are (N×C), clients in order."""
-    said = models.values()
-    return torch.stack([p["prototypes"] for p in said]), torch.stack([p["present"] for p in said])
+    aggregated = models.values()
+    return torch.stack([p["prototypes"] for p in aggregated]), torch.stack([p["present"] for p in aggregated])

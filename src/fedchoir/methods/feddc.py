@@ -9,12 +9,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedchoir.federation.client import Client
-from fedchoir.federation.payload import MODEL, Payload, says, state_payload
-from fedchoir.federation.settings import Settings
-from fedchoir.federation.training import Batch
+from fedchoir.core.client import Client
+from fedchoir.core.settings import Settings
+from fedchoir.core.training import Batch
 from fedchoir.losses import proximal
 from fedchoir.methods.fedavg import FedAvg
+from fedchoir.payload import MODEL, Payload, sends, state_payload
 
 State = dict[str, Tensor]
 
@@ -38,35 +38,35 @@ class FedDC(FedAvg):
     Params = FedDCParams
     params: FedDCParams
 
-    def download(self, client: Client, heard: Payload) -> None:
-        super().download(client, heard)
-        client.memory["everyone"] = {n: t for n, t in heard.under("gradient").items() if n in weights(client)}
+    def download(self, client: Client, received: Payload) -> None:
+        super().download(client, received)
+        client.memory["everyone"] = {n: t for n, t in received.under("gradient").items() if n in weights(client)}
 
-    def practise(self, client: Client) -> None:
+    def local_update(self, client: Client) -> None:
         w = weights(client)
         nothing = {n: torch.zeros_like(t) for n, t in w.items()}
         for name in ("drift", "gradient", "everyone"):
             client.memory.setdefault(name, nothing)
-        drift, own, everyone = (client.recall(name) for name in ("drift", "gradient", "everyone"))
+        drift, own, everyone = (client.stored_weights(name) for name in ("drift", "gradient", "everyone"))
         client.memory["anchor"] = {n: w[n] - drift[n] for n in w}
         client.memory["correction"] = {n: everyone[n] - own[n] for n in w}
-        super().practise(client)
+        super().local_update(client)
         update = {n: t - w[n] for n, t in weights(client).items()}
         client.memory["drift"] = {n: drift[n] + update[n] for n in w}
         client.memory["gradient"] = {n: -t / self.reach(client) for n, t in update.items()}
 
     def local_loss(self, client: Client, batch: Batch) -> Tensor:
         theta = list(client.model.parameters())
-        tie = proximal(theta, client.recall("anchor").values())
-        correction = client.recall("correction").values()
+        tie = proximal(theta, client.stored_weights("anchor").values())
+        correction = client.stored_weights("correction").values()
         turn = torch.stack([(t * c).sum() for t, c in zip(theta, correction, strict=True)]).sum()
         return super().local_loss(client, batch) + self.params.alpha * tie + turn
 
-    @says(weights=MODEL, gradient=MODEL)
+    @sends(weights=MODEL, gradient=MODEL)
     def upload(self, client: Client) -> Payload:
         """θ + h and g_i; both with BatchNorm's statistics as they are."""
         state = client.model.state_dict()
-        drift, gradient = client.recall("drift"), client.recall("gradient")
+        drift, gradient = client.stored_weights("drift"), client.stored_weights("gradient")
         ahead = {n: t + drift[n] if n in drift else t for n, t in state.items()}
         return Payload({**state_payload("weights", ahead), **state_payload("gradient", {**state, **gradient})})
 

@@ -7,9 +7,9 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedchoir.federation.client import Client
-from fedchoir.federation.settings import Settings
-from fedchoir.federation.training import Batch
+from fedchoir.core.client import Client
+from fedchoir.core.settings import Settings
+from fedchoir.core.training import Batch
 from fedchoir.losses import decorrelation
 from fedchoir.methods.fedavg import FedAvg
 
@@ -28,5 +28,5 @@ class FedDecorr(FedAvg):
     params: FedDecorrParams
 
     def local_loss(self, client: Client, batch: Batch) -> Tensor:
-        h, z = client.both(batch.images)
+        h, z = client.features_and_logits(batch.images)
         return cross_entropy(z, batch.labels) + self.params.decorrelation_weight * decorrelation(h)

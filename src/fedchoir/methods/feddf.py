@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fedchoir.federation.client import Client
-from fedchoir.federation.training import Batch
+from fedchoir.core.client import Client
+from fedchoir.core.training import Batch
 from fedchoir.losses import kd
-from fedchoir.methods.method import PublicMethod
+from fedchoir.methods.base import PublicMethod
 
 
 class FedDF(PublicMethod):
@@ -16,7 +16,7 @@ class FedDF(PublicMethod):
     name = "feddf"
     title = "ensemble distillation on public data (KL)"
     paper = "Lin et al., NeurIPS 2020"
-    profiles = {"official": {"public_algorithm": "sgd", "public_weight_decay": 1e-5}}
+    profiles = {"official": {"public_optimizer": "sgd", "public_weight_decay": 1e-5}}
 
     def public_loss(self, client: Client, batch: Batch) -> Tensor:
         return kd(client.logits(batch.images), batch["logits"], temperature=1.0)

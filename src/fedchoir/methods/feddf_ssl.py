@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fedchoir.federation.client import Client
-from fedchoir.federation.training import Batch
+from fedchoir.core.client import Client
+from fedchoir.core.training import Batch
 from fedchoir.losses import kd
 from fedchoir.methods.fedmd_ssl import FedMDFeatures
 

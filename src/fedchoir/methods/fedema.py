@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from fedchoir.federation.client import Client
-from fedchoir.federation.payload import Payload
+from fedchoir.core.client import Client
 from fedchoir.methods.fedbyol import FedBYOL, blend, divergence, online
 from fedchoir.methods.self_supervised import SelfSupervisedParams
+from fedchoir.payload import Payload
 
 
 class FedEMAParams(SelfSupervisedParams):
@@ -27,11 +27,11 @@ class FedEMA(FedBYOL):
     Params = FedEMAParams
     params: FedEMAParams
 
-    def download(self, client: Client, heard: Payload) -> None:
+    def download(self, client: Client, received: Payload) -> None:
         if "trained" not in client.memory:
-            return super().download(client, heard)
-        distance = divergence(client.model, heard.under("weights"))
+            return super().download(client, received)
+        distance = divergence(client.model, received.under("weights"))
         client.memory.setdefault("scale", self.params.tau / distance.clamp_min(1e-12))
-        keep = (client.recall_tensor("scale") * distance).clamp(max=1)
+        keep = (client.stored_tensor("scale") * distance).clamp(max=1)
         for name, module in online(client).items():
-            blend(module, heard.under(name), 1 - keep)
+            blend(module, received.under(name), 1 - keep)

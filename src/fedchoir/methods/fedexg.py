@@ -7,19 +7,19 @@ from typing import Any, Literal
 from pydantic import Field, NonNegativeInt, ValidationError, ValidationInfo, field_validator
 from torch import Tensor
 
-from fedchoir.federation.aggregate import gather
-from fedchoir.federation.assignment import derangement, random_costs
-from fedchoir.federation.client import Client
-from fedchoir.federation.payload import MODEL, Payload, says
-from fedchoir.federation.phases import Exchange, Round, Script, Step
-from fedchoir.federation.settings import Settings
-from fedchoir.federation.task import Task
-from fedchoir.federation.training import Batch
+from fedchoir.core.actions import Exchange, Round, Script, Step
+from fedchoir.core.aggregation import gather
+from fedchoir.core.assignment import derangement, random_costs
+from fedchoir.core.client import Client
+from fedchoir.core.federation_spec import FederationSpec
+from fedchoir.core.settings import Settings
+from fedchoir.core.training import Batch
 from fedchoir.methods.fedavg import FedAvg
 from fedchoir.methods.feddecorr import FedDecorr
 from fedchoir.methods.fedntd import FedNTD
 from fedchoir.methods.fedprox import FedProx
 from fedchoir.methods.moon import MOON
+from fedchoir.payload import MODEL, Payload, sends
 
 BASES: dict[str, type[FedAvg]] = {m.name: m for m in (FedAvg, FedProx, MOON, FedNTD, FedDecorr)}
 Models = dict[int, Payload]
@@ -65,7 +65,7 @@ class FedExg(FedAvg):
     Params = FedExgParams
     params: FedExgParams
 
-    def __init__(self, params: FedExgParams, task: Task) -> None:
+    def __init__(self, params: FedExgParams, task: FederationSpec) -> None:
         super().__init__(params, task)
         base = BASES[params.base]
         shared = {name: getattr(params, name) for name in Settings.model_fields}
@@ -73,24 +73,24 @@ class FedExg(FedAvg):
         self.moves: list[list[tuple[int, int]]] = []  # of this round: for each exchange, whose model went to whom
 
     @classmethod
-    def needs_each(cls, params: Settings) -> str:
+    def requires_individual_payloads(cls, params: Settings) -> str:
         return "its models change places, so each is passed on as it is"
 
     def round(self, r: Round) -> Script:
         self.moves = []
         if self.server:
-            yield Step(self.download, heard=Payload(self.server))
-        yield Step(self.practise)  # phase I
+            yield Step(self.download, received=Payload(self.server))
+        yield Step(self.local_update)  # phase I
         for number in range(self.params.exchanges):
-            models = yield Exchange(self.offer, combine=gather, dims=self.dims)
+            models = yield Exchange(self.offer, aggregator=gather, dims=self.dims)
             if len(models) >= 2:
-                yield Step(self.cross_train, heard=self.broadcast(models, r.index, number))  # phases II and III
-        self.server = dict((yield Exchange(self.upload, combine=self.weighting, dims=self.dims)))  # phase IV
+                yield Step(self.cross_train, received=self.broadcast(models, r.index, number))  # phases II and III
+        self.server = dict((yield Exchange(self.upload, aggregator=self.weighting, dims=self.dims)))  # phase IV
 
-    def practise(self, client: Client) -> None:
-        self.base.practise(client)
+    def local_update(self, client: Client) -> None:
+        self.base.local_update(client)
 
-    @says(weights=MODEL)
+    @sends(weights=MODEL)
     def offer(self, client: Client) -> Payload:
         """What a client sends with its model when models change places."""
         return self.upload(client)
@@ -103,21 +103,21 @@ class FedExg(FedAvg):
         order = {"exchange": float(number)}
         return {j: Payload(models[i], scalars=order) for i, j in self.moves[-1]}
 
-    def measures(self) -> dict[str, Any]:
+    def server_metrics(self) -> dict[str, Any]:
         return {"exchanges": self.moves}
 
     def costs(self, models: Models, round_index: int, number: int) -> Tensor:
         """N×N: what speaks against sending the model of the i-th of these clients to the j-th."""
         return random_costs(len(models), self.task.seed, "exchange", round_index, number)
 
-    def cross_train(self, client: Client, heard: Payload | None) -> None:
-        if heard is None:
+    def cross_train(self, client: Client, received: Payload | None) -> None:
+        if received is None:
             return
-        self.download(client, heard)
+        self.download(client, received)
         epochs = self.params.cross_epochs
         if epochs is None:
             epochs = self.params.epochs_of(client.index)
-        client.fit(self.cross_loss, epochs=epochs, first=epochs * int(heard.scalars["exchange"]), phase="cross")
+        client.train(self.cross_loss, epochs=epochs, first=epochs * int(received.scalars["exchange"]), phase="cross")
 
     def cross_loss(self, client: Client, batch: Batch) -> Tensor:
         """The loss on the private data of a client that trains another one's model."""

@@ -7,14 +7,14 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedchoir.federation.aggregate import Combiner, gather
-from fedchoir.federation.client import Client
-from fedchoir.federation.payload import Payload
-from fedchoir.federation.phases import Heard
-from fedchoir.federation.settings import Settings
-from fedchoir.federation.training import Batch
+from fedchoir.core.actions import Received
+from fedchoir.core.aggregation import Aggregator, gather
+from fedchoir.core.client import Client
+from fedchoir.core.settings import Settings
+from fedchoir.core.training import Batch
 from fedchoir.losses import pool_predictions, pooled_kl
-from fedchoir.methods.method import PublicMethod
+from fedchoir.methods.base import PublicMethod
+from fedchoir.payload import Payload
 
 
 class FedMatchParams(Settings):
@@ -39,14 +39,14 @@ class FedMatch(PublicMethod):
     params: FedMatchParams
 
     @classmethod
-    def needs_each(cls, params: Settings) -> str:
+    def requires_individual_payloads(cls, params: Settings) -> str:
         return "it compares clients' answers with each other"
 
-    def combine(self) -> Combiner:
+    def aggregator(self) -> Aggregator:
         return gather()
 
-    def consensus(self, said: list[dict[int, Payload]]) -> Heard:
-        return [self.of_the_helpers(answers) for answers in said]
+    def consensus(self, aggregated: list[dict[int, Payload]]) -> Received:
+        return [self.of_the_helpers(answers) for answers in aggregated]
 
     def of_the_helpers(self, answers: dict[int, Payload]) -> dict[int, Payload]:
         """For each client that answered what its helpers said; one without an answer of its own hears nothing."""
@@ -54,9 +54,9 @@ class FedMatch(PublicMethod):
         probabilities = logits.softmax(dim=2)
         confident = (probabilities.amax(dim=2) >= self.params.confidence).to(logits)
         pool, negentropy = pool_predictions(logits, self.nearest(probabilities).unsqueeze(2) * confident)
-        heard = {k: Payload(pool=pool[j], negentropy=negentropy[j]) for j, k in enumerate(answers)}
+        received = {k: Payload(pool=pool[j], negentropy=negentropy[j]) for j, k in enumerate(answers)}
         silence = Payload(pool=torch.zeros_like(pool[0]), negentropy=torch.zeros_like(negentropy[0]))
-        return {k: heard.get(k, silence) for k in range(len(self.task.clients))}
+        return {k: received.get(k, silence) for k in range(len(self.task.clients))}
 
     def nearest(self, probabilities: Tensor) -> Tensor:
         """Who helps whom (N×N): 1/H at the H others with the nearest predictions (N×B×C), else 0."""

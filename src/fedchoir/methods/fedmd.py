@@ -5,9 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn.functional import l1_loss
 
-from fedchoir.federation.client import Client
-from fedchoir.federation.training import Batch
-from fedchoir.methods.method import PublicMethod
+from fedchoir.core.client import Client
+from fedchoir.core.training import Batch
+from fedchoir.methods.base import PublicMethod
 
 
 class FedMD(PublicMethod):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn.functional import l1_loss
 
-from fedchoir.federation.client import Client
-from fedchoir.federation.payload import Payload, says
-from fedchoir.federation.phases import PublicBatch, Round, Script
-from fedchoir.federation.training import Batch
-from fedchoir.methods.method import PublicMethod
+from fedchoir.core.actions import PublicBatch, Round, Script
+from fedchoir.core.client import Client
+from fedchoir.core.training import Batch
+from fedchoir.methods.base import PublicMethod
 from fedchoir.methods.self_supervised import SelfSupervised
+from fedchoir.payload import Payload, sends
 
 
 class FedMDFeatures(SelfSupervised, PublicMethod):
@@ -33,10 +33,10 @@ class FedMDFeatures(SelfSupervised, PublicMethod):
     def dims(self) -> dict[str, int]:
         return {"N": self.params.dim}
 
-    @says(features="B N")
-    def speak(self, client: Client, batch: PublicBatch) -> Payload:
-        with client.speaking():
-            return Payload(features=self.calibrated(client, client.look(batch)))
+    @sends(features="B N")
+    def share(self, client: Client, batch: PublicBatch) -> Payload:
+        with client.batch_stats_frozen():
+            return Payload(features=self.calibrated(client, client.public_samples(batch)))
 
     def public_loss(self, client: Client, batch: Batch) -> Tensor:
         return l1_loss(self.calibrated(client, batch.images), batch["features"])

@@ -3,10 +3,10 @@ NeurIPS 2020."""
 
 from __future__ import annotations
 
-from fedchoir.federation.client import Client
-from fedchoir.federation.payload import MODEL, Payload, says, state_payload
-from fedchoir.federation.phases import Exchange, Round, Script, Step
+from fedchoir.core.actions import Exchange, Round, Script, Step
+from fedchoir.core.client import Client
 from fedchoir.methods.fedavg import FedAvg
+from fedchoir.payload import MODEL, Payload, sends, state_payload
 
 
 def normaliser(steps: int, momentum: float = 0.0) -> float:
@@ -32,27 +32,27 @@ class FedNova(FedAvg):
     title = "FedAvg of updates normalised by the local steps"
     paper = "Wang et al., NeurIPS 2020"
 
-    def opening(self) -> Script:
+    def setup(self) -> Script:
         """The server needs the model that clients start from: it derives it, or averages the pretrained ones."""
-        yield from super().opening()
+        yield from super().setup()
         self.server = dict(state_payload("weights", self.architecture.state_dict()))
         if self.params.pretrain_epochs:
-            self.server = dict((yield Exchange(self.upload, combine=self.weighting)))
+            self.server = dict((yield Exchange(self.upload, aggregator=self.weighting)))
 
     def round(self, r: Round) -> Script:
-        yield Step(self.download, heard=Payload(self.server))
-        yield Step(self.practise)
-        mean = yield Exchange(self.contribute, combine=self.weighting)
+        yield Step(self.download, received=Payload(self.server))
+        yield Step(self.local_update)
+        mean = yield Exchange(self.contribute, aggregator=self.weighting)
         self.advance(mean)
 
-    def practise(self, client: Client) -> None:
+    def local_update(self, client: Client) -> None:
         client.memory["start"] = {name: p.detach().clone() for name, p in client.model.named_parameters()}
-        super().practise(client)
+        super().local_update(client)
 
-    @says(update=MODEL, norm="scalar")
+    @sends(update=MODEL, norm="scalar")
     def contribute(self, client: Client) -> Payload:
         """d_i, with BatchNorm's statistics as they are, and ‖a_i‖₁."""
-        start = client.recall("start")
+        start = client.stored_weights("start")
         p = self.params
         steps = client.steps_per_epoch() * p.epochs_of(client.index)
         norm = normaliser(steps, p.momentum if p.optimizer == "sgd" else 0.0)

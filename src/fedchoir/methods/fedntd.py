@@ -9,9 +9,9 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedchoir.federation.client import Client, Frozen
-from fedchoir.federation.settings import Settings
-from fedchoir.federation.training import Batch
+from fedchoir.core.client import Client, Teacher
+from fedchoir.core.settings import Settings
+from fedchoir.core.training import Batch
 from fedchoir.losses import fntd
 from fedchoir.methods.fedavg import FedAvg
 
@@ -33,9 +33,9 @@ class FedNTD(FedAvg):
     Params = FedNTDParams
     params: FedNTDParams
 
-    def practise(self, client: Client) -> None:
+    def local_update(self, client: Client) -> None:
         # The round has just brought the global model: the client's own is equal to it here.
-        client.fit(self.local_loss, teacher=Frozen(client.snapshot()))
+        client.train(self.local_loss, teacher=Teacher(client.snapshot()))
 
     def local_loss(self, client: Client, batch: Batch) -> Tensor:
         p = self.params

@@ -6,13 +6,13 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedchoir.federation.aggregate import Combiner, Each, mean
-from fedchoir.federation.client import Client
-from fedchoir.federation.payload import MODEL, Payload, says
-from fedchoir.federation.settings import Settings
-from fedchoir.federation.training import Batch
+from fedchoir.core.aggregation import Aggregator, ByName, mean
+from fedchoir.core.client import Client
+from fedchoir.core.settings import Settings
+from fedchoir.core.training import Batch
 from fedchoir.losses import class_prototypes, prototype_contrast
 from fedchoir.methods.fedavg import FedAvg
+from fedchoir.payload import MODEL, Payload, sends
 
 
 class FedProcParams(Settings):
@@ -36,33 +36,33 @@ class FedProc(FedAvg):
     params: FedProcParams
     profiles = {"paper:digits": {"alpha": 0.5}}  # FCCL+ Table 7; the method's own paper lets it fall
 
-    def weighting(self) -> Combiner:
-        return Each({"weights": super().weighting, "prototypes": mean, "owned": mean})
+    def weighting(self) -> Aggregator:
+        return ByName({"weights": super().weighting, "prototypes": mean, "owned": mean})
 
     @property
     def dims(self) -> dict[str, int]:
         return {"d": self.architecture.feature_dim}
 
-    @says(weights=MODEL, prototypes="C d", owned="C")
+    @sends(weights=MODEL, prototypes="C d", owned="C")
     def upload(self, client: Client) -> Payload:
         """The weights; the mean feature of each class (C×d, zeros where there is none) and which there are (C)."""
         classes = client.model.num_classes
-        prototypes, counts = class_prototypes(client.survey("features"), client.private.labels, classes)
+        prototypes, counts = class_prototypes(client.predict_private("features"), client.private.labels, classes)
         return Payload({**super().upload(client)}, prototypes=prototypes, owned=(counts > 0).float())
 
-    def download(self, client: Client, heard: Payload) -> None:
-        super().download(client, heard)
+    def download(self, client: Client, received: Payload) -> None:
+        super().download(client, received)
         # The mean over all clients over the share of them that have the class: the mean over those that have it.
-        share = heard["owned"]
-        client.memory["prototypes"] = heard["prototypes"] / share.clamp_min(1e-12).unsqueeze(1)
+        share = received["owned"]
+        client.memory["prototypes"] = received["prototypes"] / share.clamp_min(1e-12).unsqueeze(1)
         client.memory["present"] = share > 0
 
-    def practise(self, client: Client) -> None:
-        client.fit(self.local_loss if "prototypes" in client.memory else self.supervised_loss)
+    def local_update(self, client: Client) -> None:
+        client.train(self.local_loss if "prototypes" in client.memory else self.supervised_loss)
 
     def local_loss(self, client: Client, batch: Batch) -> Tensor:
-        h, z = client.both(batch.images)
-        u, present = client.recall_tensor("prototypes"), client.recall_tensor("present")
+        h, z = client.features_and_logits(batch.images)
+        u, present = client.stored_tensor("prototypes"), client.stored_tensor("present")
         contrast = prototype_contrast(h, batch.labels, u, self.params.temperature, present)
         alpha = self.alpha(client)
         return alpha * contrast + (1 - alpha) * cross_entropy(z, batch.labels)

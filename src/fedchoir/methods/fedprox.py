@@ -5,9 +5,9 @@ from __future__ import annotations
 from pydantic import Field
 from torch import Tensor
 
-from fedchoir.federation.client import Client
-from fedchoir.federation.settings import Settings
-from fedchoir.federation.training import Batch
+from fedchoir.core.client import Client
+from fedchoir.core.settings import Settings
+from fedchoir.core.training import Batch
 from fedchoir.losses import proximal
 from fedchoir.methods.fedavg import FedAvg
 
@@ -25,11 +25,11 @@ class FedProx(FedAvg):
     Params = FedProxParams
     params: FedProxParams
 
-    def practise(self, client: Client) -> None:
+    def local_update(self, client: Client) -> None:
         # The round has just brought the global model: the client's own is equal to it here.
         client.memory["global"] = {name: p.detach().clone() for name, p in client.model.named_parameters()}
-        super().practise(client)
+        super().local_update(client)
 
     def local_loss(self, client: Client, batch: Batch) -> Tensor:
-        distance = proximal(client.model.parameters(), client.recall("global").values())
+        distance = proximal(client.model.parameters(), client.stored_weights("global").values())
         return super().local_loss(client, batch) + self.params.mu * distance

@@ -8,9 +8,9 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedchoir.federation.client import Client
-from fedchoir.federation.settings import Settings
-from fedchoir.federation.training import Batch
+from fedchoir.core.client import Client
+from fedchoir.core.settings import Settings
+from fedchoir.core.training import Batch
 from fedchoir.methods.fedavg import FedAvg
 
 
@@ -31,11 +31,11 @@ class FedRS(FedAvg):
     Params = FedRSParams
     params: FedRSParams
 
-    def practise(self, client: Client) -> None:
+    def local_update(self, client: Client) -> None:
         client.memory["owned"] = client.class_counts() > 0
-        super().practise(client)
+        super().local_update(client)
 
     def local_loss(self, client: Client, batch: Batch) -> Tensor:
         z = client.logits(batch.images)
-        restricted = torch.where(client.recall_tensor("owned"), z, self.params.alpha * z)
+        restricted = torch.where(client.stored_tensor("owned"), z, self.params.alpha * z)
         return cross_entropy(restricted, batch.labels)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from fedchoir.federation.client import Client
-from fedchoir.federation.payload import Payload
+from fedchoir.core.client import Client
 from fedchoir.methods.fedbyol import FedBYOL, blend, divergence, online
 from fedchoir.methods.self_supervised import SelfSupervisedParams
+from fedchoir.payload import Payload
 
 
 class FedUParams(SelfSupervisedParams):
@@ -29,12 +29,12 @@ class FedU(FedBYOL):
     Params = FedUParams
     params: FedUParams
 
-    def download(self, client: Client, heard: Payload) -> None:
+    def download(self, client: Client, received: Payload) -> None:
         if "trained" not in client.memory:
-            return super().download(client, heard)
-        near = divergence(client.model, heard.under("weights")) < self.params.threshold
+            return super().download(client, received)
+        near = divergence(client.model, received.under("weights")) < self.params.threshold
         for name, module in online(client).items():
             if name == "predictor":
-                blend(module, heard.under(name), near.float())
+                blend(module, received.under(name), near.float())
             else:
-                module.load_state_dict(heard.under(name))
+                module.load_state_dict(received.under(name))

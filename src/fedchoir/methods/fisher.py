@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedchoir.federation.client import Client
+from fedchoir.core.client import Client
 
 
 def diagonal_fisher(client: Client, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -16,7 +16,7 @@ def diagonal_fisher(client: Client, weights: Mapping[str, Tensor]) -> dict[str, 
 
     Gradients are taken batch by batch, the usual approximation: exact per-image gradients cost a backward pass each.
     """
-    model = client.twin(weights).requires_grad_(True)
+    model = client.frozen_copy(weights).requires_grad_(True)
     names, parameters = zip(*model.named_parameters(), strict=True)
     total = [torch.zeros_like(p) for p in parameters]
     for images, labels in client.private_chunks(client.settings.local_batch):

@@ -6,15 +6,15 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedchoir.federation.client import Client
-from fedchoir.federation.payload import PART, Payload, says, state_payload
-from fedchoir.federation.phases import Exchange, Round, Script, Step
-from fedchoir.federation.settings import Settings
-from fedchoir.federation.training import Batch
+from fedchoir.core.actions import Exchange, Round, Script, Step
+from fedchoir.core.client import Client
+from fedchoir.core.settings import Settings
+from fedchoir.core.training import Batch
 from fedchoir.losses import kd
-from fedchoir.methods.method import Method
+from fedchoir.methods.base import Method
 from fedchoir.models import VisionModel, build
-from fedchoir.rng import seeded
+from fedchoir.payload import MODULE, Payload, sends, state_payload
+from fedchoir.utils.rng import seeded
 
 
 class FMLParams(Settings):
@@ -43,23 +43,23 @@ class FML(Method):
 
     def round(self, r: Round) -> Script:
         if self.server:
-            yield Step(self.receive, heard=Payload(self.server))
+            yield Step(self.receive, received=Payload(self.server))
         if self.averages("before-local"):
             yield from self.average()
-        yield Step(self.practise)
+        yield Step(self.local_update)
         if self.averages("after-local"):
             yield from self.average()
-        self.server = dict((yield Exchange(self.send, combine=self.weighting)))
+        self.server = dict((yield Exchange(self.send, aggregator=self.weighting)))
 
-    @says(meme=PART)
+    @sends(meme=MODULE)
     def send(self, client: Client) -> Payload:
-        return state_payload("meme", client.parts["meme"].state_dict())
+        return state_payload("meme", client.modules["meme"].state_dict())
 
-    def receive(self, client: Client, heard: Payload) -> None:
-        client.parts["meme"].load_state_dict(heard.under("meme"))
+    def receive(self, client: Client, received: Payload) -> None:
+        client.modules["meme"].load_state_dict(received.under("meme"))
 
     def local_loss(self, client: Client, batch: Batch) -> Tensor:
-        own, meme = client.logits(batch.images), client.apply("meme", batch.images)
+        own, meme = client.logits(batch.images), client.run_module("meme", batch.images)
         a, b = self.params.own_share, self.params.shared_share
         own_loss = a * cross_entropy(own, batch.labels) + (1 - a) * kd(own, meme, temperature=1.0)
         meme_loss = b * cross_entropy(meme, batch.labels) + (1 - b) * kd(meme, own, temperature=1.0)

@@ -6,9 +6,9 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedchoir.federation.client import Client, Frozen
-from fedchoir.federation.settings import Settings
-from fedchoir.federation.training import Batch
+from fedchoir.core.client import Client, Teacher
+from fedchoir.core.settings import Settings
+from fedchoir.core.training import Batch
 from fedchoir.losses import moon
 from fedchoir.methods.fedavg import FedAvg
 
@@ -31,17 +31,17 @@ class MOON(FedAvg):
     Params = MOONParams
     params: MOONParams
 
-    def practise(self, client: Client) -> None:
+    def local_update(self, client: Client) -> None:
         if "previous" in client.memory:
             # The round has just brought the global model: the client's own is equal to it here.
-            around = Frozen(client.snapshot(), output="features")
-            before = Frozen(client.recall("previous"), output="features")
-            client.fit(self.local_loss, h_global=around, h_previous=before)
+            around = Teacher(client.snapshot(), output="features")
+            before = Teacher(client.stored_weights("previous"), output="features")
+            client.train(self.local_loss, h_global=around, h_previous=before)
         else:
-            client.fit(self.supervised_loss)
+            client.train(self.supervised_loss)
         client.memory["previous"] = client.snapshot()
 
     def local_loss(self, client: Client, batch: Batch) -> Tensor:
-        h, z = client.both(batch.images)
+        h, z = client.features_and_logits(batch.images)
         contrast = moon(h, batch["h_global"], batch["h_previous"], self.params.temperature)
         return cross_entropy(z, batch.labels) + self.params.mu * contrast

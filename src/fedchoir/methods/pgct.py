@@ -7,11 +7,11 @@ from pydantic import AliasChoices, Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedchoir.federation.client import Client
-from fedchoir.federation.payload import MODEL, Payload, says
-from fedchoir.federation.training import Batch
+from fedchoir.core.client import Client
+from fedchoir.core.training import Batch
 from fedchoir.losses import class_prototypes, prototype_contrast
 from fedchoir.methods.fedexg import FedExg, FedExgParams
+from fedchoir.payload import MODEL, Payload, sends
 
 
 class PGCTParams(FedExgParams):
@@ -38,28 +38,28 @@ class PGCT(FedExg):
     Params = PGCTParams
     params: PGCTParams
 
-    @says(weights=MODEL, prototypes="C d", present="C:bool")
+    @sends(weights=MODEL, prototypes="C d", present="C:bool")
     def offer(self, client: Client) -> Payload:
         """The model, the mean feature of every class (FedCT eq. 1; C×d) and which classes there are (C)."""
         classes = client.model.num_classes
-        u, counts = class_prototypes(client.survey("features"), client.private.labels, classes)
+        u, counts = class_prototypes(client.predict_private("features"), client.private.labels, classes)
         return Payload(self.upload(client), prototypes=u, present=counts > 0)
 
     @property
     def dims(self) -> dict[str, int]:
         return {"d": self.architecture.feature_dim}
 
-    def cross_train(self, client: Client, heard: Payload | None) -> None:
-        if heard is not None:
-            client.memory.update(self.guides(heard))
-        super().cross_train(client, heard)
+    def cross_train(self, client: Client, received: Payload | None) -> None:
+        if received is not None:
+            client.memory.update(self.guides(received))
+        super().cross_train(client, received)
 
-    def guides(self, heard: Payload) -> dict[str, Tensor]:
+    def guides(self, received: Payload) -> dict[str, Tensor]:
         """The prototypes that guide the training (C×d) and which classes have one (C)."""
-        return {"prototypes": heard["prototypes"], "known": heard["present"]}
+        return {"prototypes": received["prototypes"], "known": received["present"]}
 
     def cross_loss(self, client: Client, batch: Batch) -> Tensor:
-        h, z = client.both(batch.images)
-        u, known = client.recall_tensor("prototypes"), client.recall_tensor("known")
+        h, z = client.features_and_logits(batch.images)
+        u, known = client.stored_tensor("prototypes"), client.stored_tensor("known")
         contrast = prototype_contrast(h, batch.labels, u, self.params.tau2, known)
         return cross_entropy(z, batch.labels) + self.params.kappa * contrast

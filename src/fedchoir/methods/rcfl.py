@@ -6,12 +6,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedchoir.federation.client import Client
-from fedchoir.federation.payload import Payload, says
-from fedchoir.federation.phases import Heard, PublicBatch, Round, Script, Step
-from fedchoir.federation.training import Batch
+from fedchoir.core.actions import PublicBatch, Received, Round, Script, Step
+from fedchoir.core.client import Client
+from fedchoir.core.training import Batch
 from fedchoir.losses import kd
-from fedchoir.methods.method import PublicMethod
+from fedchoir.methods.base import PublicMethod
+from fedchoir.payload import Payload, sends
 
 SMALLEST_WEIGHT = 1e-6  # so that a label whose owners all fail at home still has a consensus
 
@@ -34,21 +34,21 @@ class RCFL(PublicMethod):
 
     def assess(self, client: Client) -> None:
         """How much this client counts for each label (C): its accuracy where it owns the label, else 0."""
-        hits = client.survey().argmax(dim=1) == client.private.labels
+        hits = client.predict_private().argmax(dim=1) == client.private.labels
         accuracy = hits.float().mean().clamp_min(SMALLEST_WEIGHT)
         client.memory["weights"] = accuracy * (client.class_counts() > 0)
 
-    @says(scores="B C", weights="C")
-    def speak(self, client: Client, batch: PublicBatch) -> Payload:
+    @sends(scores="B C", weights="C")
+    def share(self, client: Client, batch: PublicBatch) -> Payload:
         """Logits times weights, and the weights: the quotient of their means over clients is the weighted mean."""
-        _, z = client.say(batch)
-        weights = client.recall_tensor("weights")
+        _, z = client.public_outputs(batch)
+        weights = client.stored_tensor("weights")
         return Payload(scores=z * weights, weights=weights)
 
-    def consensus(self, said: list[Payload]) -> Heard:
+    def consensus(self, aggregated: list[Payload]) -> Received:
         return [
             Payload(logits=p["scores"] / p["weights"].clamp_min(SMALLEST_WEIGHT**2), owned=p["weights"] > 0)
-            for p in said
+            for p in aggregated
         ]
 
     def public_loss(self, client: Client, batch: Batch) -> Tensor:

@@ -6,14 +6,14 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedchoir.federation.aggregate import Combiner, gather
-from fedchoir.federation.client import Client
-from fedchoir.federation.payload import Payload, says
-from fedchoir.federation.phases import Exchange, Heard, Round, Script
-from fedchoir.federation.settings import Settings
-from fedchoir.federation.training import Batch
+from fedchoir.core.actions import Exchange, Received, Round, Script
+from fedchoir.core.aggregation import Aggregator, gather
+from fedchoir.core.client import Client
+from fedchoir.core.settings import Settings
+from fedchoir.core.training import Batch
 from fedchoir.losses import pool_predictions, pooled_kl, sce
-from fedchoir.methods.method import PublicMethod
+from fedchoir.methods.base import PublicMethod
+from fedchoir.payload import Payload, sends
 
 
 class RHFLParams(Settings):
@@ -43,18 +43,18 @@ class RHFL(PublicMethod):
     params: RHFLParams
 
     @classmethod
-    def needs_each(cls, params: Settings) -> str:
+    def requires_individual_payloads(cls, params: Settings) -> str:
         return "it weighs each client's answers by its loss"
 
     def round(self, r: Round) -> Script:
-        losses = yield Exchange(self.admit, combine=gather)
-        self.server["confidence"] = self.confidence({k: said.scalars["loss"] for k, said in losses.items()})
+        losses = yield Exchange(self.admit, aggregator=gather)
+        self.server["confidence"] = self.confidence({k: aggregated.scalars["loss"] for k, aggregated in losses.items()})
         yield from super().round(r)
 
-    @says(loss="scalar")
+    @sends(loss="scalar")
     def admit(self, client: Client) -> Payload:
         """The loss on the private data, as the round begins."""
-        return Payload(scalars={"loss": float(self.noise_tolerant(client.survey(), client.private.labels))})
+        return Payload(scalars={"loss": float(self.noise_tolerant(client.predict_private(), client.private.labels))})
 
     def confidence(self, losses: dict[int, float]) -> Tensor:
         """w (K), from how far each loss has fallen; 0 for who did not say. Without a last round all count the same."""
@@ -73,11 +73,11 @@ class RHFL(PublicMethod):
         weights[here] = torch.softmax(self.params.eta * fall / fall.abs().sum().clamp_min(1e-12), dim=0)
         return weights
 
-    def combine(self) -> Combiner:
+    def aggregator(self) -> Aggregator:
         return gather()
 
-    def consensus(self, said: list[dict[int, Payload]]) -> Heard:
-        return [self.of_the_others(answers) for answers in said]
+    def consensus(self, aggregated: list[dict[int, Payload]]) -> Received:
+        return [self.of_the_others(answers) for answers in aggregated]
 
     def of_the_others(self, answers: dict[int, Payload]) -> dict[int, Payload]:
         """For each client the weighted predictions of the others; a client without an answer hears all that came."""

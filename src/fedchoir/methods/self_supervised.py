@@ -8,20 +8,20 @@ from typing import Literal, cast
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedchoir.data.images import ImageSet
-from fedchoir.errors import UsageError
-from fedchoir.federation.client import Client
-from fedchoir.federation.evaluate import accuracy
-from fedchoir.federation.settings import Settings
-from fedchoir.federation.task import Task
-from fedchoir.federation.training import Batch
-from fedchoir.methods.shared_correlations import SharedCorrelations, SharedCorrelationsParams
+from fedchoir.core.client import Client
+from fedchoir.core.evaluation import accuracy
+from fedchoir.core.federation_spec import FederationSpec
+from fedchoir.core.settings import Settings
+from fedchoir.core.training import Batch
+from fedchoir.data.image.image_set import ImageSet
+from fedchoir.methods.fedfoa_exchange import FedFoAExchange, FedFoAExchangeParams
+from fedchoir.methods.ssl import objectives
+from fedchoir.methods.ssl.probe import fit_probe, knn_accuracy
 from fedchoir.models import VisionModel
-from fedchoir.ssl import objectives
-from fedchoir.ssl.probe import fit_probe, knn_accuracy
+from fedchoir.utils.errors import UsageError
 
 
-class SelfSupervisedParams(SharedCorrelationsParams):
+class SelfSupervisedParams(FedFoAExchangeParams):
     objective: Literal["byol", "simsiam", "simclr"] = Field("byol", description="what two views of an image teach")
     hidden: int = Field(4096, ge=2, description="width of the hidden layers of the projection and prediction heads")
     projector: Literal["mlp", "linear"] = Field(
@@ -44,19 +44,19 @@ SETTING = {
 }  # fmt: skip
 
 
-class SelfSupervised(SharedCorrelations):
+class SelfSupervised(FedFoAExchange):
     """Clients whose images have no labels. A subclass says what they exchange."""
 
     Params = SelfSupervisedParams
     params: SelfSupervisedParams
-    personal_score = True
+    evaluates_per_client = True
     profiles = {
         "fixed": SETTING,
         "paper": {**SETTING, "partition": "iid", "foa_scale": "raw"},
         "official": {**SETTING, "foa_scale": "raw"},
     }
 
-    def __init__(self, params: Settings, task: Task) -> None:
+    def __init__(self, params: Settings, task: FederationSpec) -> None:
         super().__init__(params, task)
         p = self.params
         if p.private_augment == "none":
@@ -76,21 +76,21 @@ class SelfSupervised(SharedCorrelations):
     def pretrain(self, client: Client) -> None:
         self.train(client, self.params.pretrain_epochs, "pretrain")
 
-    def practise(self, client: Client) -> None:
+    def local_update(self, client: Client) -> None:
         if self.params.foa:
             self.check_images(self.task.clients[client.index].name, len(client.private))
             self.correlations(client).reset()
         self.train(client, self.params.epochs_of(client.index), "local")
         if self.params.knn:
-            features, labels = client.survey("features"), client.private.labels
-            client.note("knn", knn_accuracy(features, labels, client.model.num_classes, self.params.knn))
+            features, labels = client.predict_private("features"), client.private.labels
+            client.log_value("knn", knn_accuracy(features, labels, client.model.num_classes, self.params.knn))
 
     def train(self, client: Client, epochs: int, phase: str) -> None:
-        client.fit(self.local_loss, epochs=epochs, phase=phase, views=2, after_step=self.objective.after_step)
+        client.train(self.local_loss, epochs=epochs, phase=phase, views=2, after_step=self.objective.after_step)
 
     def calibrated(self, client: Client, images: Tensor) -> Tensor:
         """Z: B×n."""
-        return cast(Tensor, client.parts["calibration"](client.features(images)))
+        return cast(Tensor, client.modules["calibration"](client.features(images)))
 
     def local_loss(self, client: Client, batch: Batch) -> Tensor:
         """ℓ_SSL + λ Σ_j ℓ_A (FedFoA eq. 13)."""
@@ -100,7 +100,7 @@ class SelfSupervised(SharedCorrelations):
 
     # -- how good is it --------------------------------------------------------------------------------------------
 
-    def row(self, client: Client, tests: Iterable[ImageSet]) -> list[float]:
+    def evaluate(self, client: Client, tests: Iterable[ImageSet]) -> list[float]:
         """Linear evaluation: one probe on the client's frozen features, tried on every test set."""
         probe = fit_probe(client, epochs=self.params.probe_epochs, lr=self.params.probe_lr)
         client.model.eval()

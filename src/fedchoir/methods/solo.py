@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from fedchoir.federation.client import Client
-from fedchoir.federation.phases import Round, Script, Step
-from fedchoir.federation.settings import Settings
-from fedchoir.methods.method import Method
+from fedchoir.core.actions import Round, Script, Step
+from fedchoir.core.client import Client
+from fedchoir.core.settings import Settings
+from fedchoir.methods.base import Method
 
 
 class SoloParams(Settings):
@@ -29,10 +29,10 @@ class Solo(Method):
     params: SoloParams
 
     def round(self, r: Round) -> Script:
-        yield Step(self.practise)
+        yield Step(self.local_update)
 
-    def practise(self, client: Client) -> None:
-        client.fit(self.local_loss, epochs=self.epochs_in(client))
+    def local_update(self, client: Client) -> None:
+        client.train(self.local_loss, epochs=self.epochs_in(client))
 
     def epochs_in(self, client: Client) -> int:
         """This round's share of the epochs."""

@@ -1,6 +1,6 @@
 """Architectures by name, all behind one interface: feature map, features, classifier."""
 
 from fedchoir.models.base import VisionModel
-from fedchoir.models.zoo import build, describe, names
+from fedchoir.models.registry import build, describe, names
 
 __all__ = ["VisionModel", "build", "describe", "names"]

@@ -54,7 +54,7 @@ class VisionModel(nn.Module):
         """Features to logits: B×feature_dim → B×num_classes. ``h`` is not changed."""
         return self.head(h)
 
-    def both(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def features_and_logits(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Features and logits (h, z) in one pass, so BatchNorm statistics move once."""
         h = self.features(x)
         return h, self.classify(h)

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fedchoir.errors import UsageError
-from fedchoir.federation.settings import Settings
-from fedchoir.federation.training import Batch, EagerTrainer, Loss, new_optimizer
+from fedchoir.core.settings import Settings
+from fedchoir.core.training import Batch, EagerTrainer, Loss, new_optimizer
+from fedchoir.utils.errors import UsageError
 
 if TYPE_CHECKING:
-    from fedchoir.federation.client import Client
+    from fedchoir.core.client import Client
 
 METHODS = ("fccl", "fccl+", "fedavg", "feddf", "fedmd", "fedntd", "solo")
 """Methods whose local loss is a mean over single images, and that send nothing else computed from private images."""
@@ -78,7 +78,7 @@ class PrivateTrainer(EagerTrainer):
             max_grad_norm=s.dp_clip,
             expected_batch_size=min(s.local_batch, len(client.private)),
             # a phase may be made of several fits: none of them repeats the noise of another
-            generator=client.secret_draw("noise", sum(map(len, client._losses.values()))),
+            generator=client.secret_generator("noise", sum(map(len, client._losses.values()))),
         )
         return noisy
 

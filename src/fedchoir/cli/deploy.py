@@ -1,0 +1,138 @@
+"""Commands for real sites: keys, node, serve, and the check before a run."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fedchoir.utils.errors import UsageError
+
+app = typer.Typer()
+federation_app = typer.Typer(no_args_is_help=True, help="Look at a federation before it runs.")
+app.add_typer(federation_app, name="federation")
+console = Console()
+
+File = Annotated[Path, typer.Argument(metavar="FEDERATION.toml", help="What the sites agreed on (docs/deploy.md).")]
+
+
+class NodeSecure(StrEnum):
+    sums = "sums"
+    strict = "strict"
+
+
+def _flower() -> None:
+    try:
+        import flwr  # noqa: F401
+    except ModuleNotFoundError:
+        raise UsageError("Flower is not installed: pip install 'fedchoir[flower]'") from None
+
+
+def tell(text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+@app.command(
+    epilog="Examples: [bold]fedchoir keys --host fed.example.org[/] (server) · "
+    "[bold]fedchoir keys --site hospital-a[/] (each site; send only hospital-a.pub)"
+)
+def keys(
+    folder: Annotated[Path, typer.Option(help="Where the files go.")] = Path("keys"),
+    host: Annotated[
+        list[str] | None, typer.Option(help="A name or address of the server: makes its certificate.")
+    ] = None,
+    site: Annotated[list[str] | None, typer.Option(help="A site's name: makes its key pair.")] = None,
+) -> None:
+    """Make the server's certificate (with its authority) or a site's key pair."""
+    _flower()
+    from fedchoir.deploy.keys import make_server, make_site
+
+    if not host and not site:
+        raise UsageError("say --host HOST for the server's certificate, or --site NAME for a site's key pair")
+    if host:
+        for path in make_server(folder, host):
+            tell(f"{path}")
+        tell(f"{folder / 'ca.crt'} goes to every site; ca.key and server.key stay here")
+    for name in site or []:
+        private, public = make_site(folder, name)
+        tell(f"{private} stays here; {public} goes to the server")
+
+
+@app.command(epilog="Example: [bold]fedchoir serve federation.toml[/]")
+def serve(
+    file: File,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on after the last checkpoint of a stopped run.")] = False,
+) -> None:
+    """Run a federation of real sites: SuperLink, sites, rounds, checkpoints."""
+    _flower()
+    from fedchoir.deploy.config import read_federation
+    from fedchoir.deploy.log import LogObserver
+    from fedchoir.deploy.server import serve as serve_federation
+    from fedchoir.reporting.tables import rows, terminal_tables
+
+    federation = read_federation(file)
+    result = serve_federation(federation, resume=resume, tell=tell, observers=[LogObserver(tell)], file=file)
+    assert result is not None
+    for table in terminal_tables(rows([result])):
+        console.print(table)
+    tell(f"files: {federation.out}/ (result.json, events.jsonl, checkpoint/)")
+
+
+@app.command(
+    epilog="Example: [bold]fedchoir node --server fed.example.org:8000 --data images/ --model resnet18 "
+    "--key hospital-a --ca ca.crt[/]"
+)
+def node(
+    server: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the server listens.")],
+    data: Annotated[Path, typer.Option(help="This site's images: a folder of class folders, or an .npz.")],
+    model: Annotated[str, typer.Option(help="This site's architecture (fedchoir list models).")],
+    key: Annotated[Path | None, typer.Option(help="This site's private key.")] = None,
+    ca: Annotated[Path | None, typer.Option(help="The authority's certificate, ca.crt.")] = None,
+    name: Annotated[str | None, typer.Option(help="This site's name (else the key's, else the data's).")] = None,
+    public: Annotated[str | None, typer.Option(help="This site's copy of the public set.")] = None,
+    work: Annotated[Path | None, typer.Option(help="Folder for the client's state (default: work-NAME).")] = None,
+    data_root: Annotated[Path | None, typer.Option(help="Where data sets lie (else FEDCHOIR_DATA).")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    max_message_mb: Annotated[float, typer.Option(help="Larger messages are refused unread.")] = 512,
+    secure: Annotated[
+        NodeSecure | None, typer.Option(help="Answer only in secure sums (sums), or only in strict ones (strict).")
+    ] = None,
+    peers: Annotated[
+        Path | None, typer.Option(help="Folder with the other sites' .pub files: their keys in sums are checked.")
+    ] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="No TLS and no key: only to rehearse.")] = False,
+) -> None:
+    """Take part in a federation: this site's own data, its own architecture. Runs until it is stopped."""
+    _flower()
+    from fedchoir import models
+    from fedchoir.deploy.node import Node, NodeOptions
+    from fedchoir.deploy.site_data import LocalSite
+
+    name = name or (key.name if key else data.resolve().stem)
+    if not data.exists():
+        raise UsageError(f"--data {data}: there is no such folder or .npz file")
+    models.build(model, 2)
+    site = LocalSite(
+        name, model, data.resolve(), (work or Path(f"work-{name}")).resolve(), public=public, data_root=data_root
+    )
+    options = NodeOptions(
+        server, ca=ca, key=key, insecure=insecure, limit=int(max_message_mb * 2**20), device=device,
+        secure="strict" if secure is NodeSecure.strict else secure is not None, peers=peers,
+    )  # fmt: skip
+    Node(site, options, tell).run()
+
+
+@federation_app.command(
+    "check", epilog="Example: [bold]fedchoir federation check federation.toml[/], with the nodes running"
+)
+def check(file: File) -> None:
+    """See whether a federation would run: keys, reachability, public sets, class names, models, disk."""
+    _flower()
+    from fedchoir.deploy.config import read_federation
+    from fedchoir.deploy.server import serve as serve_federation
+
+    serve_federation(read_federation(file), tell=tell, check_only=True)
+    tell("all sites are there and agree: fedchoir serve can start")

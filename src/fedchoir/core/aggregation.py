@@ -1,0 +1,139 @@
+"""Combining what clients said. A combiner takes replies one at a time and in the order of the clients, so that the
+server holds a running mean and not K replies, and the sum does not depend on who answered first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from fedchoir.payload import Payload
+
+Payloads = Sequence[Payload]
+"""One client's answer: one payload, or one for each public batch."""
+
+
+class Aggregator(Protocol):
+    def add(self, client: int, payloads: Payloads) -> None: ...
+
+    def result(self) -> list[Any]:
+        """One combined value for each part."""
+
+
+AggregatorFactory = Callable[[], Aggregator]
+
+
+class Mean:
+    """A running (weighted) mean over clients, tensor by tensor and scalar by scalar.
+
+    >>> m = Mean()
+    >>> m.add(0, [Payload(x=torch.tensor([1.0]))]); m.add(1, [Payload(x=torch.tensor([3.0]))])
+    >>> m.result()[0]["x"]
+    tensor([2.])
+    """
+
+    def __init__(self, weights: Sequence[float] | None = None) -> None:
+        self.weights = weights
+        self._total = 0.0
+        self._sums: list[dict[str, Tensor]] = []
+        self._scalars: list[dict[str, float]] = []
+        self._dtypes: list[dict[str, torch.dtype]] = []
+
+    def add(self, client: int, payloads: Payloads) -> None:
+        weight = 1.0 if self.weights is None else float(self.weights[client])
+        if not self._sums:
+            self._sums = [{n: torch.zeros_like(t, dtype=_wide(t)) for n, t in p.items()} for p in payloads]
+            self._scalars = [dict.fromkeys(p.scalars, 0.0) for p in payloads]
+            self._dtypes = [{n: t.dtype for n, t in p.items()} for p in payloads]
+        self._total += weight
+        for sums, scalars, payload in zip(self._sums, self._scalars, payloads, strict=True):
+            for name, t in payload.items():
+                sums[name].add_(t.to(sums[name].dtype), alpha=weight)
+            for name, value in payload.scalars.items():
+                scalars[name] += weight * value
+
+    def result(self) -> list[Payload]:
+        if self._total <= 0:
+            raise ValueError("a mean needs at least one client with a weight above 0")
+        total = self._total
+        return [
+            Payload(
+                {n: _narrow(t / total, dtypes[n]) for n, t in sums.items()},
+                scalars={n: v / total for n, v in scalars.items()},
+            )
+            for sums, scalars, dtypes in zip(self._sums, self._scalars, self._dtypes, strict=True)
+        ]
+
+
+class Gather:
+    """Keeps every client's answer: ``{client: payload}``. For servers that need more than a mean."""
+
+    def __init__(self) -> None:
+        self._payloads: list[dict[int, Payload]] = []
+
+    def add(self, client: int, payloads: Payloads) -> None:
+        self._payloads = self._payloads or [{} for _ in payloads]
+        for collected, payload in zip(self._payloads, payloads, strict=True):
+            collected[client] = payload
+
+    def result(self) -> list[dict[int, Payload]]:
+        return self._payloads
+
+
+class ByName:
+    """Combines what lies under each name in its own way.
+
+    >>> both = Each({"w": weighted_mean([3.0, 1.0]), "u": mean})
+    >>> for k in (0, 1):
+    ...     both.add(k, [Payload({"w/bias": torch.tensor([4.0 * k]), "u": torch.tensor([4.0 * k])})])
+    >>> {name: t.item() for name, t in both.result()[0].items()}
+    {'w/bias': 1.0, 'u': 2.0}
+    """
+
+    def __init__(self, factories: Mapping[str, AggregatorFactory]) -> None:
+        self.factories = {name: aggregator() for name, aggregator in factories.items()}
+
+    def add(self, client: int, payloads: Payloads) -> None:
+        for name, aggregator in self.factories.items():
+            aggregator.add(client, [payload.only(name) for payload in payloads])
+
+    def result(self) -> list[Payload]:
+        columns = zip(*(aggregator.result() for aggregator in self.factories.values()), strict=True)
+        return [
+            Payload(
+                {n: t for p in column for n, t in p.items()},
+                scalars={n: v for p in column for n, v in p.scalars.items()},
+            )
+            for column in columns
+        ]
+
+
+def mean() -> Aggregator:
+    """Every client counts the same."""
+    return Mean()
+
+
+def gather() -> Aggregator:
+    """All answers, by client."""
+    return Gather()
+
+
+def weighted_mean(weights: Sequence[float]) -> AggregatorFactory:
+    """Client k counts ``weights[k]``."""
+    return lambda: Mean(weights)
+
+
+def by_name(**factories: AggregatorFactory) -> AggregatorFactory:
+    """``each(weights=weighted_mean(sizes), prototypes=mean)``: a way for every name, or prefix of names."""
+    return lambda: ByName(factories)
+
+
+def _wide(t: Tensor) -> torch.dtype:
+    # Counters such as BatchNorm's num_batches_tracked are integers: their mean is taken in float64 and rounded.
+    return t.dtype if t.is_floating_point() else torch.float64
+
+
+def _narrow(t: Tensor, dtype: torch.dtype) -> Tensor:
+    return t if dtype.is_floating_point else t.round().to(dtype)

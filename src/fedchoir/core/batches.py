@@ -1,0 +1,120 @@
+"""Batches of private and of public samples: their order, augmentation and normalisation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedchoir.core.actions import PublicBatch
+from fedchoir.core.settings import Settings
+from fedchoir.core.training import Batch
+from fedchoir.data.image.augment import Augmentation, augment
+from fedchoir.data.image.color_transforms import Recolor, recolored
+from fedchoir.data.image.image_set import ImageSet, normalise
+from fedchoir.data.public import PublicSet
+from fedchoir.utils.rng import generator
+
+READY_BYTES = 256e6  # private images as floats, kept for the length of a fit
+
+Draw = Callable[..., torch.Generator]
+"""The generator for what is named, as (epoch, number of the batch)."""
+
+Source = Tensor | Callable[[Tensor], Tensor]
+"""Targets of private images: a row for each; or, where they depend on the batch or its augmentation, who to ask."""
+
+
+@dataclass(frozen=True)
+class PrivateView:
+    """Turns private images into batches. ``secret_draw`` is for differential privacy, which nobody else may foresee."""
+
+    data: ImageSet
+    settings: Settings
+    draw: Draw
+    secret_generator: Draw
+
+    def batches(
+        self, epochs: range, sources: Mapping[str, Source], views: int = 1, recolor: Recolor | None = None
+    ) -> Iterator[Batch]:
+        """Epochs over the images, each batch with its targets, further views of it as ``view2`` and so on."""
+        n, size, device = len(self.data), self.settings.local_batch, self.data.images.device
+        ready = self._ready_images()
+        for epoch in epochs:
+            order = torch.randperm(n, generator=self.draw("private order", epoch)).to(device)
+            for number, start in enumerate(range(0, n, size)):
+                index = order[start : start + size]
+                if self.settings.dp_noise:  # every image with the same chance, whatever the others
+                    chances = torch.rand(n, generator=self.secret_generator("sample", epoch, number))
+                    index = (chances < size / n).nonzero().flatten().to(device)
+                elif len(index) < 2 and n > 1:
+                    continue  # BatchNorm cannot normalise a single image
+                images = self._images(index, epoch, number) if ready is None else ready[index]
+                targets = {k: v[index] if isinstance(v, Tensor) else v(images) for k, v in sources.items()}
+                targets |= {f"view{v}": self._images(index, epoch, number, v) for v in range(2, views + 1)}
+                if recolor is not None:
+                    draw = self.draw("restyle", epoch, number)
+                    images = recolored(images, recolor, draw, self.data.mean, self.data.std)
+                yield Batch(images, self.data.labels[index], targets)
+
+    def chunks(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """The images as they are, in order, with their labels."""
+        for start in range(0, len(self.data), size):
+            part = slice(start, start + size)
+            yield self._normalised(self.data.images[part]), self.data.labels[part]
+
+    def steps_per_epoch(self) -> int:
+        """Batches that one epoch has: a last one of a single image is left out."""
+        n, size = len(self.data), self.settings.local_batch
+        return n // size + (n % size >= 2 or n == 1)
+
+    def _ready_images(self) -> Tensor | None:
+        """All images normalised at once, where they are not augmented and small enough to be held twice."""
+        if self.settings.private_augment != "none" or self.data.images.numel() * 4 > READY_BYTES:
+            return None
+        return self._normalised(self.data.images)
+
+    def _images(self, index: Tensor, epoch: int, number: int, view: int = 1) -> Tensor:
+        images = self.data.images[index]
+        if self.settings.private_augment != "none":
+            place = (epoch, number) if view == 1 else (epoch, number, view)
+            images = augment(images, self.settings.private_augment, self.draw("private view", *place))
+        return self._normalised(images)
+
+    def _normalised(self, images: Tensor) -> Tensor:
+        return normalise(images, self.data.mean, self.data.std).contiguous(memory_format=torch.channels_last)
+
+
+class PublicView:
+    """Turns the name of a public batch into images: every site derives the same ones from the seed."""
+
+    def __init__(self, public: PublicSet, *, seed: int, kind: Augmentation, device: torch.device) -> None:
+        self._public = public
+        self._images = public.images.to(device)
+        self._seed = seed
+        self._kind = kind
+        self._made: dict[PublicBatch, Tensor] = {}
+        self._round = -1
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def images(self, batch: PublicBatch, recolor: Recolor | None = None) -> Tensor:
+        """B×3×S×S, augmented and normalised. Made once a round, however many clients look at it; restyled for each."""
+        if batch.round != self._round:
+            self._made.clear()
+            self._round = batch.round
+        if batch not in self._made:
+            self._made[batch] = self._make(batch)
+        if recolor is None:
+            return self._made[batch]
+        draw = generator(self._seed, "public restyle", batch.round, batch.epoch, batch.index)
+        return recolored(self._made[batch], recolor, draw, self._public.mean, self._public.std)
+
+    def _make(self, batch: PublicBatch) -> Tensor:
+        order = torch.randperm(len(self), generator=generator(self._seed, "public order", batch.round, batch.epoch))
+        index = order[batch.start : batch.start + batch.size].to(self._images.device)
+        draw = generator(self._seed, "public view", batch.round, batch.epoch, batch.index)
+        views = augment(self._images[index], self._kind, draw)
+        return normalise(views, self._public.mean, self._public.std).contiguous(memory_format=torch.channels_last)

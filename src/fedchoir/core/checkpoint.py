@@ -1,0 +1,107 @@
+"""Checkpoints: safetensors and JSON, written beside the old one and switched to in a single rename.
+
+``DIR/checkpoint/latest.json`` names the folder of the last complete round. A process may be killed at any moment: the
+folder that ``latest.json`` names is always whole, and whatever else lies there is rubbish that the next save removes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from torch import Tensor
+
+from fedchoir.payload import load_tensors, save_tensors
+from fedchoir.utils.errors import StorageError, UsageError
+
+
+def save(
+    folder: Path,
+    round_index: int,
+    states: Iterable[tuple[str, Mapping[str, Tensor] | None]],
+    facts: Mapping[str, Any],
+) -> Path:
+    """Write the state after a round: one file of tensors for each name, and ``facts`` as JSON. Where there are no
+    tensors for a name, the file of the last checkpoint is still right and is taken over. Gives the new folder."""
+    target = folder / f"round-{round_index:05d}"
+    before = latest(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir()
+        for name, tensors in states:
+            file = target / f"{name}.safetensors"
+            if tensors is None:
+                assert before is not None, f"{name} was never saved"
+                _take_over(before / file.name, file)
+            else:
+                save_tensors(file, tensors)
+                _sync(file)
+        write_json(target / "facts.json", dict(facts))
+        _sync(target)
+        write_json(folder / "latest.json", {"folder": target.name, "round": round_index})
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(target, ignore_errors=True)  # half a checkpoint only takes space that the next one needs
+        raise StorageError(
+            f"the checkpoint of round {round_index + 1} could not be written to {folder}: {error}"
+        ) from None
+    for old in folder.glob("round-*"):
+        if old != target:
+            shutil.rmtree(old, ignore_errors=True)
+    return target
+
+
+def latest(folder: Path) -> Path | None:
+    """The folder of the last complete checkpoint, or None where there is none."""
+    pointer = folder / "latest.json"
+    if not pointer.exists():
+        return None
+    try:
+        name = json.loads(pointer.read_text())["folder"]
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise UsageError(f"{pointer} is damaged ({error}); start the run again without --resume") from None
+    if not isinstance(name, str) or Path(name).name != name or not (folder / name).is_dir():
+        raise UsageError(f"{pointer} names {name!r}, which is not a checkpoint; start again without --resume")
+    return folder / name
+
+
+def load(checkpoint: Path, name: str) -> dict[str, Tensor]:
+    return load_tensors(checkpoint / f"{name}.safetensors")
+
+
+def facts(checkpoint: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((checkpoint / "facts.json").read_text())
+    return loaded
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a whole JSON file or leave the old one: never half of it."""
+    temporary = path.with_name(path.name + ".part")
+    with temporary.open("w") as file:
+        json.dump(value, file, indent=1)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    _sync(path.parent)
+
+
+def _take_over(old: Path, new: Path) -> None:
+    try:
+        new.hardlink_to(old)
+    except OSError:  # not every file system has links
+        shutil.copyfile(old, new)
+        _sync(new)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

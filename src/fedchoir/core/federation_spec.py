@@ -1,0 +1,65 @@
+"""What server and clients both know about a federation before it starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from fedchoir.core.actions import Round
+from fedchoir.core.settings import Settings
+from fedchoir.utils.rng import generator
+
+
+@dataclass(frozen=True)
+class ClientInfo:
+    """One participant, as the others know it."""
+
+    name: str
+    model: str
+    train: int
+    test: int
+    domain: str
+
+
+@dataclass(frozen=True)
+class FederationSpec:
+    """The federation as a whole: who takes part, what is learned, how long."""
+
+    classes: tuple[str, ...]
+    clients: tuple[ClientInfo, ...]
+    rounds: int
+    seed: int
+    public_size: int = 0
+    image_size: int = 32
+    top_k: int = 1
+
+    @cached_property
+    def homogeneous(self) -> bool:
+        return len({card.model for card in self.clients}) == 1
+
+    @property
+    def dims(self) -> dict[str, int]:
+        """Dimensions that every declaration may use."""
+        return {"C": len(self.classes), "K": len(self.clients)}
+
+    def participants(self, round_index: int, fraction: float) -> tuple[int, ...]:
+        """The clients of a round, drawn from the seed and the round; at least one, in order."""
+        count = max(1, round(fraction * len(self.clients)))
+        if count >= len(self.clients):
+            return tuple(range(len(self.clients)))
+        draw = generator(self.seed, "participants", round_index)
+        return tuple(sorted(torch.randperm(len(self.clients), generator=draw)[:count].tolist()))
+
+    def round(self, index: int, settings: Settings) -> Round:
+        return Round(
+            index=index,
+            rounds=self.rounds,
+            clients=self.participants(index, settings.fraction),
+            public_size=self.public_size,
+            public_batch=settings.public_batch,
+            public_epochs=settings.public_epochs,
+            drop_last=settings.public_drop_last,
+            sync=settings.sync,
+        )

@@ -1,0 +1,99 @@
+"""The one training loop. A method says what the loss of a batch is; how steps are run is decided here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+if TYPE_CHECKING:
+    from fedchoir.core.client import Client
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Images, their labels (private data only) and whatever else a loss needs for each of them, by name."""
+
+    images: Tensor
+    labels: Tensor
+    targets: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.targets[name]
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+
+Loss = Callable[["Client", Batch], Tensor]
+
+
+class Trainer(Protocol):
+    """How optimiser steps are run: plainly, or captured and replayed."""
+
+    def optimizer(
+        self, client: Client, name: str, algorithm: str, *, lr: float, weight_decay: float, momentum: float
+    ) -> Optimizer:
+        """An optimiser at its start over what the client learns; ``name`` says what for."""
+
+    def train(self, client: Client, optimizer: Optimizer, loss: Loss, batches: Iterable[Batch]) -> Tensor:
+        """One optimiser step for each batch; the mean loss, still on the device."""
+
+    def forward(self, client: Client, images: Tensor) -> tuple[Tensor, Tensor]:
+        """What the client's model says about some images, features and logits, without learning from them."""
+
+    def accelerated(self, ask: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        """The same answers of a model whose weights stay as they are, sooner if there is a way."""
+
+    def release(self, client: Client) -> None:
+        """The client goes to rest: let go of everything that holds on to its tensors."""
+
+
+class EagerTrainer:
+    """Forward, backward, step. Nothing is read back from the device before the last batch."""
+
+    def optimizer(
+        self, client: Client, name: str, algorithm: str, *, lr: float, weight_decay: float, momentum: float
+    ) -> Optimizer:
+        return new_optimizer(algorithm, client.parameters(), lr=lr, weight_decay=weight_decay, momentum=momentum)
+
+    def train(self, client: Client, optimizer: Optimizer, loss: Loss, batches: Iterable[Batch]) -> Tensor:
+        total = torch.zeros((), device=client.device)
+        count = 0
+        for batch in batches:
+            optimizer.zero_grad(set_to_none=True)
+            value = loss(client, batch)
+            value.backward()
+            optimizer.step()
+            total += value.detach()
+            count += 1
+        optimizer.zero_grad(set_to_none=True)  # nobody needs the last gradients: they would double what a client takes
+        return total / max(count, 1)
+
+    def forward(self, client: Client, images: Tensor) -> tuple[Tensor, Tensor]:
+        return client.features_and_logits(images)
+
+    def accelerated(self, ask: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        return ask
+
+    def release(self, client: Client) -> None:
+        pass
+
+
+def new_optimizer(
+    algorithm: str,
+    parameters: Sequence[Tensor],
+    *,
+    lr: float | Tensor,
+    weight_decay: float,
+    momentum: float,
+    capturable: bool = False,
+) -> Optimizer:
+    """Adam or SGD, as one kernel over all parameters."""
+    if algorithm == "sgd":
+        return torch.optim.SGD(parameters, lr=lr, momentum=momentum, weight_decay=weight_decay, fused=True)
+    return torch.optim.Adam(parameters, lr=lr, weight_decay=weight_decay, fused=True, capturable=capturable)

@@ -1,0 +1,1 @@
+"""Images: reading, data sets, augmentation and colour transforms."""

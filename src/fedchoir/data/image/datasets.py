@@ -1,0 +1,219 @@
+"""Data sets by name, wherever they lie under the data root: `.npz`, torchvision's layout, or folders of images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from scipy.io import loadmat
+from scipy.io.matlab import MatReadError
+
+from fedchoir.data.image import embedded
+from fedchoir.data.image.files import (
+    Progress,
+    Raw,
+    data_root,
+    find_folder,
+    find_npz,
+    images_below,
+    read_folder,
+    read_lists,
+    read_npz,
+)
+from fedchoir.data.image.image_set import ImageSet, as_images
+from fedchoir.data.image.torchvision_sets import FILES, fetch, read_torchvision
+from fedchoir.data.splits import held_out
+from fedchoir.utils.errors import UsageError
+from fedchoir.utils.rng import generator
+
+__all__ = ["SOURCES", "Domain", "Source", "domain_from", "fetch", "load_domain"]
+
+SPLIT_SEED = 0  # held-out parts do not depend on a run's seed, so that runs can be compared
+
+
+@dataclass(frozen=True)
+class Domain:
+    """Images of one origin: labels are positions in ``classes``.
+
+    Attributes:
+        own_test: the test part is the data set's own, not held out by us.
+        notes: what a reader of a result must know.
+    """
+
+    name: str
+    train: ImageSet
+    test: ImageSet
+    classes: tuple[str, ...]
+    own_test: bool = True
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a data set may lie under the data root, and how to get it."""
+
+    stems: tuple[str, ...]  # of .npz files
+    folders: tuple[str, ...] = ()  # lenient about case and punctuation
+    get: str = ""
+    train_size: int | None = None  # of the complete set
+    own_test: bool = True  # whether the set comes with a test part
+
+
+def _office(folders: tuple[str, ...], domain: str, spellings: tuple[str, ...], get: str) -> Source:
+    prefix = folders[0].replace("-", "_")
+    return Source(
+        stems=tuple(f"{prefix}_{s}" for s in spellings),
+        folders=tuple(f"{folder}/{s}" for folder in folders for s in spellings),
+        get=f"{get}; unpack as {folders[-1]}/{domain}/<class>/<image>",
+        own_test=False,
+    )
+
+
+_CALTECH = ("office-caltech", "office_caltech_10", "OfficeCaltech10")
+_OFFICE31 = ("office31", "office-31", "domain_adaptation_images", "Office31")
+_HOME = ("office-home", "OfficeHomeDataset_10072016", "OfficeHome")
+
+SOURCES: dict[str, Source] = {
+    "mnist": Source(("mnist",), get="`fedchoir data fetch mnist`", train_size=60000),
+    "usps": Source(("usps",), get="`fedchoir data fetch usps`", train_size=7291),
+    "svhn": Source(("svhn",), get="`fedchoir data fetch svhn`", train_size=73257),
+    "syn": Source(
+        ("syn",),
+        ("syn", "synthetic_digits", "SynthDigits"),
+        "Ganin and Lempitsky's synthetic digits; unpack as syn/imgs_train/<class>/ and syn/imgs_valid/<class>/",
+    ),
+    "cifar10": Source(("cifar10",), get="`fedchoir data fetch cifar10`", train_size=50000),
+    "cifar100": Source(("cifar100",), get="`fedchoir data fetch cifar100`", train_size=50000),
+    "fashion_mnist": Source(("fashion_mnist",), get="`fedchoir data fetch fashion-mnist`", train_size=60000),
+    "tiny_imagenet": Source(
+        ("tiny_imagenet",),
+        ("tiny-imagenet-200", "tiny-imagenet"),
+        "cs231n.stanford.edu/tiny-imagenet-200.zip, unpacked there",
+        train_size=100000,
+    ),
+    "vireofood172": Source(
+        ("vireofood172",),
+        ("vireofood172", "VireoFood"),
+        "VireoFood-172, on request from its authors (Chen and Ngo, 2016), unpacked as vireofood172/",
+        own_test=False,
+    ),
+    **{
+        f"office-caltech/{d}": _office(_CALTECH, d, (d, *more), "Office-Caltech10 from its authors' page")
+        for d, more in {"amazon": (), "caltech": ("caltech10",), "dslr": (), "webcam": ()}.items()
+    },
+    **{
+        f"office31/{d}": _office(_OFFICE31, d, (d,), "Office-31 from its authors' page")
+        for d in ("amazon", "dslr", "webcam")
+    },
+    **{
+        f"office-home/{d}": _office(_HOME, d, (d,), "Office-Home from hemanthdv.org/officeHomeDataset.html")
+        for d in ("Art", "Clipart", "Product", "RealWorld")
+    },
+}
+
+
+def load_domain(
+    name: str, root: Path | None = None, *, image_size: int = 32, progress: Progress | None = None
+) -> Domain:
+    """A data set by the name that `SOURCES` has for it, or ``digits-lite/<domain>``.
+
+    ``root`` is the data root: if None, $FEDCHOIR_DATA, else ~/.cache/fedchoir. Tried in order: ``<name>.npz``,
+    torchvision's layout, folders of images. A set without a test part of its own is split 80/20, always alike.
+    """
+    short = name.rpartition("/")[2]
+    if name.startswith("digits-lite/") and short in embedded.DOMAINS:
+        train, test = (resized(part, image_size) for part in embedded.digits_lite()[short])
+        return Domain(short, train, test, embedded.CLASSES)
+    if name not in SOURCES:
+        raise UsageError(f"data set: {name!r} is not one of {', '.join(SOURCES)}")
+    folder, source = data_root(root), SOURCES[name]
+    raw, notes = _read(name, source, folder, image_size, progress)
+    if source.train_size is not None and len(raw.train) != source.train_size:
+        notes += (f"{short}: {len(raw.train)} training images here, {source.train_size} in the complete set",)
+    domain = domain_from(raw, short, notes)
+    return domain if source.own_test else Domain(short, domain.train, domain.test, domain.classes, False, notes)
+
+
+def domain_from(raw: Raw, name: str, notes: tuple[str, ...] = ()) -> Domain:
+    """A domain from what lies on disk: its own test part, or 20 % of every class held out."""
+    if raw.test is not None:
+        return Domain(name, raw.train, raw.test, raw.classes, True, notes)
+    train, test = held_out(raw.train, generator(SPLIT_SEED, "held-out", name))
+    if not len(test):
+        raise UsageError(f"{name}: {len(raw.train)} images are too few to hold some out for testing; add a test part")
+    return Domain(name, train, test, raw.classes, False, notes)
+
+
+def resized(images: ImageSet, size: int) -> ImageSet:
+    """The set at another image size."""
+    if images.images.shape[-1] == size:
+        return images
+    return ImageSet(as_images(images.images.numpy(), size), images.labels, images.mean, images.std)
+
+
+def _read(name: str, source: Source, root: Path, size: int, progress: Progress | None) -> tuple[Raw, tuple[str, ...]]:
+    """The first place that has the set."""
+    for stem in source.stems:
+        path = find_npz(root, stem)
+        if path is not None:
+            recreated = f"syn: read from {path.name}, not from the original synthetic digits; may be a re-creation"
+            return read_npz(path, size), (recreated,) if name == "syn" else ()
+    raw = read_torchvision(name, root, size)
+    if raw is None and name == "syn":
+        raw = _synthetic_mat(root, size)
+    for relative in source.folders:
+        folder = find_folder(root, relative) if raw is None else None
+        if folder is not None:
+            raw = _food_lists(folder, size, progress) if name == "vireofood172" else None
+            raw = raw or read_folder(folder, size, progress)
+    if raw is None:
+        raise UsageError(_missing(name, source, root))
+    return raw, ()
+
+
+def found(name: str, root: Path | None = None) -> str:
+    """Where a data set lies under the data root, or the empty string."""
+    folder, source = data_root(root), SOURCES[name]
+    places = [find_npz(folder, stem) for stem in source.stems]
+    places += [folder / FILES[name]] if name in FILES else []
+    places += [find_folder(folder, relative) for relative in source.folders]
+    return next((str(place.relative_to(folder)) for place in places if place is not None and place.exists()), "")
+
+
+def _missing(name: str, source: Source, root: Path) -> str:
+    places = [f"{source.stems[0]}.npz", FILES.get(name), f"{source.folders[-1]}/" if source.folders else None]
+    looked = " or ".join(place for place in places if place)
+    return f"{name}: no {looked} in the data root {root} (--data-root or FEDCHOIR_DATA); get it: {source.get}"
+
+
+def _synthetic_mat(root: Path, size: int) -> Raw | None:
+    """The synthetic digits as first published: two MATLAB files, X of H×W×3×N and y of N."""
+    files = [root / f"synth_{part}_32x32.mat" for part in ("train", "test")]
+    if not all(file.is_file() for file in files):
+        return None
+    sets = []
+    for file in files:
+        try:
+            content = loadmat(file)
+            labels = torch.from_numpy(content["y"].reshape(-1).astype(np.int64) % 10)
+            sets.append(ImageSet(as_images(content["X"].transpose(3, 0, 1, 2), size), labels))
+        except (OSError, ValueError, KeyError, TypeError, NotImplementedError, MatReadError) as error:
+            raise UsageError(f"{file}: not a readable MATLAB file with X and y") from error
+    return Raw(sets[0], sets[1], tuple(str(digit) for digit in range(10)))
+
+
+def _food_lists(folder: Path, size: int, progress: Progress | None) -> Raw | None:
+    """VireoFood-172 as published: images under ``ready_chinese_food/``, parts listed in TR.txt and TE.txt."""
+    lists = find_folder(folder, "SplitAndIngreLabel")
+    images = find_folder(folder, "ready_chinese_food")
+    if lists is None or images is None or not images_below(images):
+        return None
+    parts = []
+    for file in (lists / "TR.txt", lists / "TE.txt"):
+        if not file.is_file():
+            raise UsageError(f"{file}: no such file; VireoFood-172 lists its parts there")
+        rows = [line.strip().lstrip("/") for line in file.read_text().splitlines() if line.strip()]
+        parts.append(([images / row for row in rows], [row.split("/")[0] for row in rows]))
+    return read_lists(parts, size, "vireofood172", progress)

@@ -1,0 +1,71 @@
+"""Sites obey only their federation's server: every message is signed with the key of the server's certificate.
+
+Whoever can reach a SuperLink may start runs on it. A message that is not sealed by a certificate of the federation's
+authority, for this very Flower run and this very node, is refused, so such a run gets nothing out of a site.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from fedchoir.engines.messages import MessageError
+from fedchoir.utils.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Signer:
+    """Signs messages for the server."""
+
+    certificate: bytes
+    key: ec.EllipticCurvePrivateKey
+
+    @classmethod
+    def read(cls, certificate: Path, key: Path) -> Signer:
+        try:
+            loaded = serialization.load_pem_private_key(key.read_bytes(), password=None)
+            raw = certificate.read_bytes()
+        except OSError as error:
+            raise UsageError(f"cannot read {error.filename}: {error.strerror}; fedchoir keys makes it") from None
+        except ValueError:
+            raise UsageError(f"{key} is not a private key; fedchoir keys makes one") from None
+        if not isinstance(loaded, ec.EllipticCurvePrivateKey):
+            raise UsageError(f"{key} is not an elliptic-curve key; fedchoir keys makes one")
+        return cls(raw, loaded)
+
+    def seal(self, run: int, node: int, text: str, blobs: Sequence[bytes]) -> bytes:
+        return self.key.sign(_content(run, node, text, blobs), ec.ECDSA(hashes.SHA384()))
+
+
+def verify_signature(
+    authority: Path, certificate: bytes, signature: bytes, run: int, node: int, text: str, blobs: Sequence[bytes]
+) -> None:
+    """Raise `MessageError` unless the message was signed by a server of this authority, for this run and node."""
+    ca = x509.load_pem_x509_certificate(authority.read_bytes())
+    try:
+        server = x509.load_pem_x509_certificate(certificate)
+        server.verify_directly_issued_by(ca)
+        key = server.public_key()
+        if not isinstance(key, ec.EllipticCurvePublicKey):
+            raise MessageError("the message is not sealed by this federation's server")
+        key.verify(signature, _content(run, node, text, blobs), ec.ECDSA(hashes.SHA384()))
+    except (ValueError, TypeError, InvalidSignature):
+        raise MessageError("the message is not sealed by this federation's server") from None
+    now = datetime.datetime.now(datetime.UTC)
+    if not server.not_valid_before_utc <= now <= server.not_valid_after_utc:
+        raise MessageError("the server's certificate has run out: fedchoir keys makes a new one")
+
+
+def _content(run: int, node: int, text: str, blobs: Sequence[bytes]) -> bytes:
+    digest = hashlib.sha384(f"fedchoir\n{run}\n{node}\n{len(blobs)}\n".encode())
+    for part in (text.encode(), *blobs):
+        digest.update(hashlib.sha384(part).digest())
+    return digest.digest()

@@ -1,0 +1,1 @@
+"""The local engine: all clients in one process, on one device."""

@@ -1,0 +1,1 @@
+"""Experiments: their configuration, running them, sweeps, published tables."""

@@ -1,0 +1,80 @@
+"""The public phase that FCCL+ and Choir share: logits and similarities travel, FCCM + ω·FISL is learned (eq. 6)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from fedchoir.core.actions import PublicBatch, Round, Script
+from fedchoir.core.client import Client
+from fedchoir.core.settings import Settings
+from fedchoir.core.training import Batch
+from fedchoir.data.image.color_transforms import Recolor
+from fedchoir.losses import fccm, fisl, instance_similarity
+from fedchoir.methods.base import PublicMethod, Voice
+from fedchoir.payload import Payload, sends
+
+
+class FCCLPublicParams(Settings):
+    off_diagonal: float = Field(0.0051, ge=0, description="λ of eq. 2: weight of the off-diagonal entries")
+    omega: float = Field(3.0, ge=0, description="ω of eq. 6: weight of FISL")
+    similarity_temperature: float = Field(0.02, gt=0, description="μ of eq. 3: temperature of the similarities")
+    use_fccm: bool = Field(True, description="FCCM on/off (Table 10)")
+    use_fisl: bool = Field(True, description="FISL on/off (Table 10)")
+    standardise: Literal["biased", "unbiased"] = Field(
+        "biased", description="std of the logits' columns: biased with eps, or unbiased without (released code)"
+    )
+
+
+class FCCLPublicPhase(PublicMethod):
+    """What travels is what the losses in use compare (Table 4 of FCCL+)."""
+
+    Params = FCCLPublicParams
+    params: FCCLPublicParams
+
+    def public_view(self, client: Client) -> Recolor | None:
+        """A change of the public images that every client makes alike, if there is one."""
+        return None
+
+    def public_phase(self, r: Round) -> Script:
+        if self.params.use_fccm or self.params.use_fisl:
+            yield from super().public_phase(r)
+
+    @property
+    def voice(self) -> Voice:
+        both = self.params.use_fccm and self.params.use_fisl
+        return self.share if both else self.share_logits if self.params.use_fccm else self.share_similarity
+
+    @sends(logits="B C", similarity="B B-1")
+    def share(self, client: Client, batch: PublicBatch) -> Payload:
+        h, z = client.public_outputs(batch, self.public_view(client))
+        return Payload(logits=z, similarity=instance_similarity(h, self.params.similarity_temperature))
+
+    @sends(logits="B C")
+    def share_logits(self, client: Client, batch: PublicBatch) -> Payload:
+        return self.share(client, batch).only("logits")
+
+    @sends(similarity="B B-1")
+    def share_similarity(self, client: Client, batch: PublicBatch) -> Payload:
+        return self.share(client, batch).only("similarity")
+
+    def public_update(self, client: Client, batch: PublicBatch, consensus: Payload) -> None:
+        client.public_step(batch, self.public_loss, self.public_view(client), **consensus)
+
+    def public_loss(self, client: Client, batch: Batch) -> Tensor:
+        p = self.params
+        h, z = client.features_and_logits(batch.images)
+        if p.passes == "two":
+            z = client.logits(batch.images)
+        loss = z.new_zeros(())
+        if p.use_fccm:
+            loss = loss + fccm(z, batch["logits"], p.off_diagonal, standardise=p.standardise)
+        if p.use_fisl:
+            loss = loss + p.omega * fisl(instance_similarity(h, p.similarity_temperature), batch["similarity"])
+        return loss
+
+    def remember(self, client: Client) -> None:
+        """The model as it is now will teach at home."""
+        client.memory["teacher"] = client.snapshot()

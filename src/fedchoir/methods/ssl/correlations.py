@@ -1,0 +1,117 @@
+"""FedFoA's plug-in: what a client's batches say about its features' correlations, and the term that heeds others'."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedchoir.losses import feature_correlation, understanding_gaps
+from fedchoir.losses.factorization import Solver
+from fedchoir.utils.rng import generator
+
+Scale = Literal["unit", "raw"]
+"""Whether features are compared at unit length or as they are."""
+
+
+class Correlations(nn.Module):
+    """R̄ of eq. 12: the mean of R over the batches of a round. A part of the client, so that it is saved with it."""
+
+    total: Tensor
+    batches: Tensor
+
+    def __init__(self, dim: int, scale: Scale = "unit") -> None:
+        super().__init__()
+        self.scale = scale
+        self.register_buffer("total", torch.zeros(dim, dim))
+        self.register_buffer("batches", torch.zeros(()))
+
+    def reset(self) -> None:
+        self.total.zero_()
+        self.batches.zero_()
+
+    def add(self, r: Tensor) -> None:
+        self.total += r
+        self.batches += 1
+
+    def mean(self) -> Tensor:
+        """n×n; zeros where no batch was seen."""
+        return self.total / self.batches.clamp(min=1)
+
+    def term(self, z: Tensor, peers: Tensor | None, solver: Solver = "auto") -> Tensor:
+        """Σ_j ℓ_A(Z, R̄_j) over the peers whose features are more independent than this batch's (eq. 7 and 13).
+
+        Takes note of the batch's own R. A batch of fewer than n images (the last of an epoch) has none and adds
+        nothing. Peers that do not pass Tr(R̄_j) > Tr(R_i) are weighted with 0: no value is looked at on the host.
+
+        Args:
+            z: calibrated features of a batch, m×n.
+            peers: R̄ of others, J×n×n, or None during the warm-up.
+        """
+        if len(z) < len(self.total):
+            return z.new_zeros(())
+        if self.scale == "unit":
+            z = unit_columns(z)
+        r = feature_correlation(z, solver)
+        self.add(r)
+        if peers is None:
+            return z.new_zeros(())
+        better = traces(peers) > r.trace()
+        return (better * understanding_gaps(z, peers, solver)).sum()
+
+
+def unit_columns(z: Tensor) -> Tensor:
+    """Every feature of a batch at length 1 (m×n): Tr(R) then measures how independent features are, and nothing else.
+
+    The paper takes Z as it is. Its trace grows with the features' scale too, so a client whose features are merely
+    larger passes the filter, the others grow towards it, overshoot, and are grown towards in turn, without end.
+
+    >>> r = feature_correlation(unit_columns(torch.tensor([[3.0, 0.0], [4.0, 0.0], [0.0, 2.0]])))
+    >>> round(float(r.trace()), 4)  # n, the largest it can be: the features are orthogonal
+    2.0
+    """
+    length = torch.linalg.vector_norm(z, dim=0)
+    return z / length.where(length > 1e-8, 1.0)  # a feature that is zero stays so
+
+
+def traces(rs: Tensor) -> Tensor:
+    """Tr(R) of each: J×n×n → J.
+
+    >>> traces(torch.stack([torch.eye(2), 3 * torch.eye(2)])).tolist()
+    [2.0, 6.0]
+    """
+    return rs.diagonal(dim1=-2, dim2=-1).sum(-1)
+
+
+def distances(bank: Mapping[int, Tensor], clients: int) -> list[list[float | None]]:
+    """Euclidean distance between any two clients' R̄ (Figure 6), None where one has not spoken yet.
+
+    >>> distances({0: torch.eye(2), 2: torch.zeros(2, 2)}, 3)
+    [[0.0, None, 1.4142135381698608], [None, None, None], [1.4142135381698608, None, 0.0]]
+    """
+    return [
+        [float(torch.dist(bank[i], bank[j])) if i in bank and j in bank else None for j in range(clients)]
+        for i in range(clients)
+    ]
+
+
+def choose(bank: Mapping[int, Tensor], clients: Sequence[int], peers: int, seed: int, index: int) -> dict[int, Tensor]:
+    """For each client the R̄ of the others, J×n×n: all of them, or ``peers`` drawn for round ``index``.
+
+    >>> bank = {k: torch.full((1, 1), float(k)) for k in range(4)}
+    >>> {k: r.flatten().tolist() for k, r in choose(bank, [1, 2], 0, seed=0, index=5).items()}
+    {1: [0.0, 2.0, 3.0], 2: [0.0, 1.0, 3.0]}
+    >>> len(choose(bank, [1], 2, seed=0, index=5)[1])
+    2
+    """
+    received = {}
+    for k in clients:
+        others = sorted(set(bank) - {k})
+        if 0 < peers < len(others):
+            order = torch.randperm(len(others), generator=generator(seed, "peers", index, k))
+            others = sorted(others[i] for i in order[:peers].tolist())
+        if others:
+            received[k] = torch.stack([bank[j] for j in others])
+    return received

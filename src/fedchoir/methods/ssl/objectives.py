@@ -1,0 +1,175 @@
+"""What two views of an image teach an encoder: BYOL, SimSiam and SimCLR, on lightly's heads and losses.
+
+The encoder is a client's model up to its features, and a linear calibration layer to a common width: h → Z (B×n). An
+objective puts its heads on Z. They are parts of the client (``client.parts``): ``projector``, ``predictor`` and, for
+BYOL, ``target``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from copy import deepcopy
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from fedchoir.core.client import Client
+from fedchoir.core.training import Batch
+from fedchoir.losses import nt_xent
+from fedchoir.models import VisionModel
+from fedchoir.utils.errors import UsageError
+
+
+def lightly_heads() -> Any:
+    """lightly's projection and prediction heads, or one line that says how to get them."""
+    try:
+        from lightly.models.modules import heads
+    except ImportError:
+        raise UsageError("self-supervised methods need lightly: pip install 'fedchoir[ssl]'") from None
+    return heads
+
+
+def negative_cosine(p: Tensor, y: Tensor) -> Tensor:
+    """lightly's −cos(p, y), averaged over the batch; ``y`` is held fixed."""
+    from lightly.loss import NegativeCosineSimilarity
+
+    return cast(Tensor, NegativeCosineSimilarity()(p, y.detach()))
+
+
+class SimCLR:
+    """An image's other view is picked out among all views of the batch (Chen et al., ICML 2020)."""
+
+    def __init__(self, dim: int, hidden: int, *, linear: bool = False, temperature: float = 0.5) -> None:
+        self.dim, self.hidden, self.linear, self.temperature = dim, hidden, linear, temperature
+        self.lightly = lightly_heads()
+
+    def parts(self, model: VisionModel, calibration: nn.Module) -> dict[str, nn.Module]:
+        """What a client needs beside its model and calibration layer."""
+        return {"projector": nn.Identity() if self.linear else self.projector()}
+
+    def projector(self) -> nn.Module:
+        return cast(nn.Module, self.lightly.SimCLRProjectionHead(self.dim, self.hidden, self.dim))
+
+    def loss(self, client: Client, batch: Batch, z1: Tensor, z2: Tensor) -> Tensor:
+        """The loss of a batch whose two views have the calibrated features z1 and z2, B×n."""
+        projector = client.modules["projector"]
+        return nt_xent(projector(z1), projector(z2), self.temperature)
+
+    def after_step(self, client: Client) -> None:
+        """What follows every optimiser step."""
+
+
+class SimSiam(SimCLR):
+    """Each view's prediction meets the other view's projection, held fixed (Chen and He, CVPR 2021)."""
+
+    def parts(self, model: VisionModel, calibration: nn.Module) -> dict[str, nn.Module]:
+        return {**super().parts(model, calibration), "predictor": self.predictor()}
+
+    def projector(self) -> nn.Module:
+        return cast(nn.Module, self.lightly.SimSiamProjectionHead(self.dim, self.hidden, self.dim))
+
+    def predictor(self) -> nn.Module:
+        # SimSiam's predictor is a bottleneck: a quarter of the projector's width
+        return cast(nn.Module, self.lightly.SimSiamPredictionHead(self.dim, max(self.hidden // 4, 2), self.dim))
+
+    def loss(self, client: Client, batch: Batch, z1: Tensor, z2: Tensor) -> Tensor:
+        projector, predictor = client.modules["projector"], client.modules["predictor"]
+        y1, y2 = projector(z1), projector(z2)
+        return (negative_cosine(predictor(y1), y2) + negative_cosine(predictor(y2), y1)) / 2
+
+
+class BYOL(SimSiam):
+    """Each view's prediction meets what a slow copy of the network says of the other view (Grill et al., 2020)."""
+
+    def __init__(
+        self, dim: int, hidden: int, *, linear: bool = False, momentum: float = 0.99, schedule: str = "cosine"
+    ) -> None:
+        super().__init__(dim, hidden, linear=linear)
+        self.momentum, self.schedule = momentum, schedule
+
+    def parts(self, model: VisionModel, calibration: nn.Module) -> dict[str, nn.Module]:
+        parts = super().parts(model, calibration)
+        return {**parts, "target": Target(model, calibration, parts["projector"])}
+
+    def projector(self) -> nn.Module:
+        return cast(nn.Module, self.lightly.BYOLProjectionHead(self.dim, self.hidden, self.dim))
+
+    def predictor(self) -> nn.Module:
+        return cast(nn.Module, self.lightly.BYOLPredictionHead(self.dim, self.hidden, self.dim))
+
+    def loss(self, client: Client, batch: Batch, z1: Tensor, z2: Tensor) -> Tensor:
+        """eq. 2 of BYOL for both orders of the views: ‖q̄ − ȳ‖² = 2 − 2·cos(q, y)."""
+        projector, predictor, target = (client.modules[name] for name in ("projector", "predictor", "target"))
+        with torch.no_grad(), client._autocast():
+            y1, y2 = target(batch.images).float(), target(batch["view2"]).float()
+        p1, p2 = predictor(projector(z1)), predictor(projector(z2))
+        return 4 + 2 * (negative_cosine(p1, y2) + negative_cosine(p2, y1))
+
+    def after_step(self, client: Client) -> None:
+        steps = client.rounds * client.settings.epochs_of(client.index) * client.steps_per_epoch()
+        target = cast(Target, client.modules["target"])
+        target.follow(online_parameters(client), self.momentum, steps if self.schedule == "cosine" else 0)
+
+
+class Target(nn.Module):
+    """BYOL's target network: encoder, calibration and projector as they slowly become. No gradient reaches it."""
+
+    steps: Tensor
+
+    def __init__(self, model: VisionModel, calibration: nn.Module, projector: nn.Module) -> None:
+        super().__init__()
+        encoder = deepcopy(model)
+        encoder.head = nn.Identity()
+        self.network = nn.Sequential(
+            encoder.to(memory_format=torch.channels_last),  # type: ignore[call-overload]
+            deepcopy(calibration),
+            deepcopy(projector),
+        ).requires_grad_(False)
+        self.register_buffer("steps", torch.zeros(()))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Projections B×n."""
+        projections: Tensor = self.network(images)
+        return projections
+
+    def momentum(self, start: float, total: int) -> Tensor:
+        """How much of itself the target keeps in this step: from ``start`` to 1 along half a cosine, over ``total``
+        steps; constant where ``total`` is 0. On the device, so that a captured step follows the schedule."""
+        if total == 0:
+            return torch.full_like(self.steps, start)
+        progress = (self.steps / max(total - 1, 1)).clamp(max=1)
+        return 1 - (1 - start) * (1 + torch.cos(math.pi * progress)) / 2
+
+    @torch.no_grad()
+    def follow(self, online: Iterable[Tensor], start: float, total: int) -> None:
+        """One step towards the online parameters, in place."""
+        keep = self.momentum(start, total)
+        slow: list[Tensor] = list(self.parameters())
+        torch._foreach_mul_(slow, keep)
+        torch._foreach_add_(slow, list(torch._foreach_mul(list(online), 1 - keep)))
+        self.steps += 1
+
+    @torch.no_grad()
+    def copy(self, online: Iterable[Tensor]) -> None:
+        """Become the online network at once."""
+        for slow, fast in zip(self.parameters(), online, strict=True):
+            slow.copy_(fast)
+
+
+def online_parameters(client: Client) -> list[nn.Parameter]:
+    """The parameters that a target follows, in its order."""
+    modules = (client.model.trunk, client.model.neck, client.modules["calibration"], client.modules["projector"])
+    return [p for module in modules for p in module.parameters()]
+
+
+def make(
+    name: str, dim: int, hidden: int, *, linear: bool, temperature: float, momentum: float, schedule: str
+) -> SimCLR:
+    """The objective of that name."""
+    if name == "simclr":
+        return SimCLR(dim, hidden, linear=linear, temperature=temperature)
+    if name == "simsiam":
+        return SimSiam(dim, hidden, linear=linear)
+    return BYOL(dim, hidden, linear=linear, momentum=momentum, schedule=schedule)

@@ -1,0 +1,80 @@
+"""How good is an encoder that has never seen a label? A linear layer on its frozen features, and nearest neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedchoir.core.client import Client
+from fedchoir.core.training import Batch
+from fedchoir.losses._common import one_hot
+from fedchoir.utils.rng import generator
+
+CHUNK = 1000  # images whose neighbours are looked for at a time
+
+
+class LinearProbe(nn.Module):
+    """A single linear layer on standardised features: B×d → B×C. It starts at zero, so nothing is drawn."""
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, features: Tensor, classes: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", features.mean(0))
+        # a feature that never moves stays at 0 instead of being blown up
+        self.register_buffer("scale", 1 / features.std(0, correction=0).clamp_min(1e-6))
+        self.layer = nn.Linear(features.shape[1], classes, device=features.device)
+        nn.init.zeros_(self.layer.weight)
+        nn.init.zeros_(self.layer.bias)
+
+    def forward(self, h: Tensor) -> Tensor:
+        logits: Tensor = self.layer((h - self.mean) * self.scale)
+        return logits
+
+
+def fit_probe(client: Client, *, epochs: int = 200, batch: int = 512, lr: float = 1e-3) -> LinearProbe:
+    """The linear evaluation protocol: the features of the client's private images are computed once and cached, and
+    a linear layer learns their labels from them. This is the only place where labels are used for learning."""
+    features, labels = client.predict_private("features"), client.private.labels
+    probe = LinearProbe(features, client.model.num_classes)
+    optimizer = torch.optim.Adam(probe.parameters(), lr=lr, fused=True)
+
+    def batches() -> Iterator[Batch]:
+        for epoch in range(epochs):
+            draw = generator(client.seed, "probe", client.index, epoch)
+            order = torch.randperm(len(labels), generator=draw).to(client.device)
+            for index in order.split(batch):
+                yield Batch(features[index], labels[index])
+
+    client.trainer.train(client, optimizer, lambda _, b: F.cross_entropy(probe(b.images), b.labels), batches())
+    return probe
+
+
+def knn_accuracy(features: Tensor, labels: Tensor, classes: int, k: int = 20, temperature: float = 0.07) -> Tensor:
+    """Accuracy in percent when every image is named by its k nearest others, a scalar still on the device.
+
+    Cosine similarity, votes weighted by exp(similarity / temperature), as in Wu et al., CVPR 2018.
+
+    Args:
+        features: N×d.
+        labels: N.
+
+    >>> h = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
+    >>> knn_accuracy(h, torch.tensor([0, 0, 1, 1]), classes=2, k=1).item()
+    100.0
+    """
+    h = F.normalize(features, dim=1)
+    members = one_hot(labels, classes).float()
+    hits = torch.zeros((), device=h.device)
+    for start in range(0, len(h), CHUNK):
+        rows = torch.arange(start, min(start + CHUNK, len(h)), device=h.device)
+        similarity = h[rows] @ h.T
+        similarity[torch.arange(len(rows), device=h.device), rows] = -torch.inf  # not its own neighbour
+        nearest = similarity.topk(min(k, len(h) - 1), dim=1)
+        votes = (nearest.values / temperature).exp().unsqueeze(1) @ members[nearest.indices]
+        hits += (votes.squeeze(1).argmax(1) == labels[rows]).sum()
+    return 100 * hits / len(h)

@@ -1,0 +1,225 @@
+"""What crosses the wire: named tensors and a few scalars, declared beforehand, counted, checked, never pickled."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from fedchoir.utils.errors import UsageError
+
+MODEL = "model"  # a declaration that stands for every tensor of the shared architecture's state
+MODULE = "module"  # stands for every tensor of the part (`Client.parts`) of that name, if there is one
+SCALAR_BYTES = 8
+_DIM = re.compile(r"([A-Za-z]+|\d+)(?:([-+*])(\d+))?")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class PayloadError(ValueError):
+    """A payload is not what its method declared, or is not finite."""
+
+
+class Payload(Mapping[str, Tensor]):
+    """Named tensors plus named scalars.
+
+    >>> p = Payload(logits=torch.zeros(4, 10), scalars={"loss": 0.5})
+    >>> p["logits"].shape, p.scalars["loss"], p.nbytes
+    (torch.Size([4, 10]), 0.5, 168)
+    """
+
+    def __init__(
+        self,
+        tensors: Mapping[str, Tensor] | None = None,
+        *,
+        scalars: Mapping[str, float] | None = None,
+        **named: Tensor,
+    ) -> None:
+        self._tensors = {name: t.detach() for name, t in {**(tensors or {}), **named}.items()}
+        self.scalars: dict[str, float] = {name: float(v) for name, v in (scalars or {}).items()}
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def __repr__(self) -> str:
+        parts = [f"{n}={tuple(t.shape)}" for n, t in self.items()] + [f"{n}={v:g}" for n, v in self.scalars.items()]
+        return f"Payload({', '.join(parts)})"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of content on the wire (headers not counted, as in the papers' cost model)."""
+        return sum(t.numel() * t.element_size() for t in self.values()) + SCALAR_BYTES * len(self.scalars)
+
+    def under(self, prefix: str) -> dict[str, Tensor]:
+        """The tensors whose name starts with ``prefix/``, without it: ``under("weights")`` is a state dict."""
+        start = prefix + "/"
+        return {name.removeprefix(start): t for name, t in self.items() if name.startswith(start)}
+
+    def only(self, name: str) -> Payload:
+        """What is called ``name`` or lies under it, with its name."""
+        start = name + "/"
+        tensors = {n: t for n, t in self.items() if n == name or n.startswith(start)}
+        return Payload(tensors, scalars={n: v for n, v in self.scalars.items() if n == name})
+
+    def to(self, device: torch.device) -> Payload:
+        return Payload({name: t.to(device) for name, t in self.items()}, scalars=self.scalars)
+
+    def to_bytes(self) -> bytes:
+        """Safetensors: a header and raw numbers, nothing that could run on the other side."""
+        tensors = {name: t.contiguous().cpu() for name, t in self.items()}
+        return safetensors.torch.save(tensors, metadata={"scalars": json.dumps(self.scalars)})
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> Payload:
+        try:
+            tensors = safetensors.torch.load(raw)
+            header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
+            scalars = json.loads(header.get("__metadata__", {}).get("scalars", "{}"))
+            return cls(tensors, scalars=scalars)
+        except (SafetensorError, ValueError, AttributeError, TypeError) as error:
+            raise PayloadError(f"not a payload: {error}") from None
+
+
+def state_payload(prefix: str, state: Mapping[str, Tensor]) -> Payload:
+    """A state dict as a payload, its names under ``prefix/``."""
+    return Payload({f"{prefix}/{name}": t.clone() for name, t in state.items()})
+
+
+def save_tensors(path: Any, tensors: Mapping[str, Tensor]) -> None:
+    """Write named tensors as safetensors. Tensors that share memory are written once each."""
+    safetensors.torch.save_file({n: t.detach().contiguous().cpu().clone() for n, t in tensors.items()}, path)
+
+
+def load_tensors(path: Any) -> dict[str, Tensor]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+    except (SafetensorError, OSError) as error:
+        raise UsageError(f"{path} is not a readable safetensors file: {error}") from None
+
+
+def sends(**declared: str) -> Callable[[F], F]:
+    """Declare what a client function may send: ``@says(logits="B C", similarity="B B-1", loss="scalar")``.
+
+    Dimensions are numbers, or names that the exchange knows (``C`` classes, ``B`` images of this public batch, ``K``
+    clients, and a method's own ``dims``), with one ``+``, ``-`` or ``*`` number after them. A name that the exchange
+    does not know is free, but must be the same everywhere in one payload. ``model`` stands for the state of the
+    shared architecture, ``part`` for that of the part of this name, which must be alike at all clients. After a colon
+    comes the dtype: ``counts="C:int64"``; the default is float32.
+    """
+
+    def mark(function: F) -> F:
+        function.__sends__ = dict(declared)  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+def declared_by(function: Callable[..., Any]) -> dict[str, str]:
+    """What ``function`` may send."""
+    try:
+        return dict(function.__sends__)  # type: ignore[attr-defined]
+    except AttributeError:
+        raise TypeError(f"{function.__qualname__} sends a payload but declares none: decorate it with @says") from None
+
+
+def check(
+    payload: Payload,
+    declared: Mapping[str, str],
+    dims: Mapping[str, int],
+    model: Mapping[str, Tensor] | None = None,
+    *,
+    modules: Mapping[str, Tensor] | None = None,
+    finite: bool = True,
+) -> None:
+    """Raise `PayloadError` unless ``payload`` is exactly what was declared: names, shapes, dtypes, finite numbers.
+
+    >>> check(Payload(logits=torch.zeros(4, 3)), {"logits": "B C"}, {"B": 4, "C": 10})
+    Traceback (most recent call last):
+        ...
+    fedchoir.payload.PayloadError: logits has shape (4, 3), declared as B C = (4, 10)
+    """
+    expected = {name: spec for name, spec in declared.items() if spec not in (MODEL, MODULE, "scalar")}
+    for prefix, spec in declared.items():
+        if spec == MODEL and model is None:
+            raise PayloadError(f"{prefix} stands for the shared model, but the clients share none")
+        if spec == MODEL:
+            expected |= _state_specs(prefix, model or {})
+        if spec == MODULE:
+            start = prefix + "."
+            own = {name.removeprefix(start): t for name, t in (modules or {}).items() if name.startswith(start)}
+            expected |= _state_specs(prefix, own)
+    _same_names("tensor", set(payload), set(expected))
+    _same_names("scalar", set(payload.scalars), {n for n, spec in declared.items() if spec == "scalar"})
+    known = dict(dims)
+    for name, spec in expected.items():
+        _check_tensor(name, payload[name], spec, known)
+    if finite:
+        _check_finite(payload)
+
+
+def _state_specs(prefix: str, state: Mapping[str, Tensor]) -> dict[str, str]:
+    """The declaration of every tensor of a state dict, under ``prefix/``."""
+    return {
+        f"{prefix}/{name}": " ".join(map(str, t.shape)) + f":{str(t.dtype).removeprefix('torch.')}"
+        for name, t in state.items()
+    }
+
+
+def _same_names(kind: str, sent: set[str], declared: set[str]) -> None:
+    if extra := sorted(sent - declared):
+        raise PayloadError(f"{kind} {extra[0]} was not declared")
+    if missing := sorted(declared - sent):
+        raise PayloadError(f"{kind} {missing[0]} is missing")
+
+
+def _check_tensor(name: str, tensor: Tensor, spec: str, known: dict[str, int]) -> None:
+    shape, _, dtype = spec.partition(":")
+    wanted = getattr(torch, dtype or "float32")
+    if tensor.dtype != wanted:
+        raise PayloadError(f"{name} is {tensor.dtype}, declared as {wanted}")
+    symbols = shape.split()
+    if tensor.dim() != len(symbols):
+        raise PayloadError(f"{name} has {tensor.dim()} dimensions, declared as {shape or 'a single number'}")
+    sizes = tuple(_size(symbol, actual, known) for symbol, actual in zip(symbols, tensor.shape, strict=True))
+    if sizes != tuple(tensor.shape):
+        raise PayloadError(f"{name} has shape {tuple(tensor.shape)}, declared as {shape} = {sizes}")
+
+
+def _size(symbol: str, actual: int, known: dict[str, int]) -> int:
+    match = _DIM.fullmatch(symbol)
+    if match is None:
+        raise TypeError(f"cannot read the dimension {symbol!r} of a declaration")
+    base, operator, number = match.groups()
+    if base.isdigit():
+        value = int(base)
+    elif base in known:
+        value = known[base]
+    elif operator is None:
+        value = known[base] = actual
+    else:
+        raise TypeError(f"dimension {base} of {symbol!r} is not known yet: declare it alone first")
+    if operator is None:
+        return value
+    return {"+": value + int(number), "-": value - int(number), "*": value * int(number)}[operator]
+
+
+def _check_finite(payload: Payload) -> None:
+    for name, t in payload.items():
+        # A finite sum has finite terms, and is quick to take; one that overflowed is looked into.
+        if t.is_floating_point() and not bool(t.sum().isfinite()) and not bool(torch.isfinite(t).all()):
+            raise PayloadError(f"{name} is not finite")
+    for name, value in payload.scalars.items():
+        if value != value or value in (float("inf"), float("-inf")):
+            raise PayloadError(f"{name} is not finite")

@@ -1,0 +1,1 @@
+"""Secure aggregation: pairwise masks, secret shares, quantisation, and the client's side of the protocol."""

@@ -1,0 +1,261 @@
+"""Sums whose summands nobody sees: pairwise masks that cancel, and shares that lift them when someone drops out.
+
+After Bonawitz et al., Practical Secure Aggregation for Privacy-Preserving Machine Learning, CCS 2017. Everyone has a
+sealing key, known to all. One sum then takes:
+
+1. `Participant.offer`: everyone makes a fresh mask key and a fresh seed, publishes the first's public half, and splits
+   both among all (Shamir), sealed for each.
+2. `Participant.mask`: everyone sends whole numbers plus all masks, modulo 2³².
+3. `Participant.reveal`, where it is needed: shares of the mask keys of those who dropped out; in a *strict* sum also
+   shares of the seeds of those who sent. `unmask` takes the masks off the *sum*.
+
+A sum that is not strict has no seeds in it, and needs no third step while everyone sends. The price: the sum of all and
+the sum of all but one tell the one, so a server that *says* that someone dropped out who did not can read that one's
+answer. In a strict sum it cannot, because nobody opens both halves of one participant.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from numpy.typing import NDArray
+
+from fedchoir.privacy.secure_aggregation import shamir
+
+Words = NDArray[np.uint32]
+Floats = NDArray[np.floating]
+FEWEST = 3  # from a sum of two, each knows the other's part
+
+
+class SecureAggregationError(ValueError):
+    """The sum cannot be had, or must not."""
+
+
+@dataclass(frozen=True)
+class FixedPoint:
+    """Real numbers as whole ones, of which ``count`` can be added modulo 2³²; 0 stays exactly 0.
+
+    >>> point = FixedPoint(count=4, clip=1024.0)
+    >>> float(point.total(point.words(np.array([1.5])) + point.words(np.array([-2.5])))[0]), point.places
+    (-1.0, 18)
+    """
+
+    count: int
+    clip: float = 1024.0
+
+    @property
+    def places(self) -> int:
+        """Binary places: as many as leave room for ``count`` numbers up to ``clip``."""
+        return math.floor(math.log2((2**31 - 1) // self.count / self.clip))
+
+    def words(self, values: Floats) -> Words:
+        """Numbers beyond the clip are cut off; those that are not finite are refused."""
+        if not np.isfinite(values).all():
+            raise SecureAggregationError("only finite numbers can be summed")
+        cut = np.clip(values.astype(np.float64), -self.clip, self.clip)
+        return np.rint(cut * 2.0**self.places).astype(np.int64).astype(np.uint32)
+
+    def clipped(self, values: Floats) -> int:
+        """How many numbers would be cut off."""
+        return int((np.abs(values) > self.clip).sum())
+
+    def total(self, words: Words) -> NDArray[np.float64]:
+        """The sum of numbers whose words were added."""
+        return words.view(np.int32).astype(np.float64) * 2.0**-self.places
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a participant brings to one sum: a fresh public key, what its seed must hash to, and sealed shares."""
+
+    mask: bytes
+    proof: bytes
+    shares: Mapping[int, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Reveal:
+    """What a participant opens about the others, once it is known who sent: shares by participant."""
+
+    seeds: Mapping[int, bytes]
+    keys: Mapping[int, bytes]
+
+
+class Participant:
+    """One participant's part in one sum. Mask key and seed are used once; the sealing key may serve many sums."""
+
+    def __init__(self, index: int, seal: bytes, mask: bytes | None = None, seed: bytes | None = None) -> None:
+        self.index = index
+        self._seal_key = X25519PrivateKey.from_private_bytes(seal)
+        self._mask_key = X25519PrivateKey.from_private_bytes(mask) if mask else X25519PrivateKey.generate()
+        self.seed = seed or secrets.token_bytes(32)
+
+    @property
+    def mask_key(self) -> bytes:
+        """The private half, for whoever keeps a participant between two messages."""
+        return self._mask_key.private_bytes_raw()
+
+    @property
+    def seal(self) -> bytes:
+        """The public half of the sealing key."""
+        return self._seal_key.public_key().public_bytes_raw()
+
+    def offer(self, seals: Mapping[int, bytes], threshold: int) -> Offer:
+        """A public key, and sealed shares of mask key and seed for everyone (itself among them)."""
+        if seals.get(self.index) != self.seal or len(seals) < max(FEWEST, threshold):
+            raise SecureAggregationError(
+                f"{len(seals)} participants: a sum hides nothing below 3, or below the threshold"
+            )
+        if 2 * threshold <= len(seals):
+            raise SecureAggregationError(f"threshold {threshold} of {len(seals)}: wanted more than half of them")
+        public = self._mask_key.public_key().public_bytes_raw()
+        points = [k + 1 for k in seals]
+        keys = shamir.split(self.mask_key, points, threshold)
+        seeds = shamir.split(self.seed, points, threshold)
+        sealed = {k: self._sealed(k, seals[k], public, keys[k + 1] + seeds[k + 1]) for k in seals}
+        return Offer(public, hashlib.sha256(self.seed).digest(), sealed)
+
+    def mask(self, words: Words, offers: Mapping[int, Offer], about: bytes, *, strict: bool) -> Words:
+        """The words under all masks. ``about`` says what is summed: masks cancel only if all were told the same."""
+        if len(offers) < FEWEST or offers[self.index].mask != self._mask_key.public_key().public_bytes_raw():
+            raise SecureAggregationError(
+                "refused: the sum would hide nothing, or these keys are not this participant's"
+            )
+        masked = words + stream(self.seed, words.size) if strict else words.copy()
+        for k, other in offers.items():
+            if k != self.index:
+                pair = stream(agree(self._mask_key, other.mask, b"mask" + about), words.size)
+                masked = masked + pair if k > self.index else masked - pair
+        return masked
+
+    def open(self, sender: int, seal: bytes, offer: Offer, sealed: bytes) -> tuple[bytes, bytes]:
+        """This participant's shares of another's mask key and seed."""
+        key = agree(self._seal_key, seal, b"seal")
+        try:
+            opened = ChaCha20Poly1305(key).decrypt(sealed[:12], sealed[12:], _label(sender, self.index, offer.mask))
+        except InvalidTag:
+            raise SecureAggregationError(f"the share from participant {sender} was changed on its way") from None
+        return opened[: shamir.SHARE_BYTES], opened[shamir.SHARE_BYTES :]
+
+    def reveal(
+        self,
+        sealed: Mapping[int, bytes],
+        seals: Mapping[int, bytes],
+        offers: Mapping[int, Offer],
+        *,
+        sent: Iterable[int],
+        threshold: int,
+        strict: bool,
+    ) -> Reveal:
+        """Shares that lift the masks: never both of one participant's, never below the threshold."""
+        there = set(sent)
+        dropped = set(offers) - there
+        if self.index not in there or not there <= set(offers) or len(there) < threshold:
+            raise SecureAggregationError("refused: this would show more than a sum")
+        if not strict and not dropped:
+            raise SecureAggregationError("refused: nobody dropped out, so there is nothing to lift")
+        wanted = dropped | (there if strict else set())
+        opened = {k: self.open(k, seals[k], offers[k], sealed[k]) for k in wanted}
+        return Reveal({k: opened[k][1] for k in wanted & there}, {k: opened[k][0] for k in dropped})
+
+    def _sealed(self, receiver: int, seal: bytes, public: bytes, content: bytes) -> bytes:
+        nonce = secrets.token_bytes(12)
+        key = agree(self._seal_key, seal, b"seal")
+        return nonce + ChaCha20Poly1305(key).encrypt(nonce, content, _label(self.index, receiver, public))
+
+
+def unmask(
+    total: Words,
+    sent: Iterable[int],
+    offers: Mapping[int, Offer],
+    reveals: Mapping[int, Reveal],
+    about: bytes,
+    *,
+    threshold: int,
+    strict: bool,
+) -> Words:
+    """The sum of what was sent, modulo 2³², by the server: masks of those who sent and of those who dropped out.
+
+    ``total`` adds up what was sent; ``reveals`` come from those who are still there.
+    """
+    there = set(sent)
+    dropped = set(offers) - there
+    if (dropped or strict) and len(reveals) < threshold:
+        raise SecureAggregationError(
+            f"only {len(reveals)} participants are left, and {threshold} are needed to lift the masks"
+        )
+    for k in there if strict else ():
+        seed = _join({j: reveal.seeds[k] for j, reveal in reveals.items()})
+        if hashlib.sha256(seed).digest() != offers[k].proof:
+            raise SecureAggregationError(f"the shares of participant {k}'s seed do not fit: someone gave a wrong one")
+        total = total - stream(seed, total.size)
+    for k in dropped:
+        key = X25519PrivateKey.from_private_bytes(_join({j: reveal.keys[k] for j, reveal in reveals.items()}))
+        if key.public_key().public_bytes_raw() != offers[k].mask:
+            raise SecureAggregationError(f"the shares of participant {k}'s key do not fit: someone gave a wrong one")
+        for j in there:
+            pair = stream(agree(key, offers[j].mask, b"mask" + about), total.size)
+            total = total - pair if k > j else total + pair
+    return total
+
+
+def secure_mean(
+    values: Sequence[Floats], *, threshold: int | None = None, dropped: Iterable[int] = (), strict: bool = False
+) -> NDArray[np.float64]:
+    """The whole protocol in one place: the mean over those who did not drop out before they sent."""
+    count = len(values)
+    point, gone = FixedPoint(count), set(dropped)
+    threshold = threshold or majority(count)
+    people = [Participant(k, secrets.token_bytes(32)) for k in range(count)]
+    seals = {p.index: p.seal for p in people}
+    offers = {p.index: p.offer(seals, threshold) for p in people}
+    there = [p for p in people if p.index not in gone]
+    total: Words = np.zeros(values[0].size, dtype=np.uint32)
+    for p in there:
+        total = total + p.mask(point.words(values[p.index]).ravel(), offers, b"", strict=strict)
+    sent, reveals = [p.index for p in there], {}
+    if gone or strict:
+        for p in there:
+            sealed = {k: offer.shares[p.index] for k, offer in offers.items()}
+            reveals[p.index] = p.reveal(sealed, seals, offers, sent=sent, threshold=threshold, strict=strict)
+    total = unmask(total, sent, offers, reveals, b"", threshold=threshold, strict=strict)
+    return point.total(total).reshape(values[0].shape) / len(sent)
+
+
+def majority(count: int) -> int:
+    """The least number that is more than half: two sums over so many always share a participant."""
+    return count // 2 + 1
+
+
+def stream(key: bytes, count: int) -> Words:
+    """``count`` words that look random to whoever lacks the key. (A key is used for one sum only: the nonce is 0.)"""
+    cipher = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
+    return np.frombuffer(cipher.update(bytes(4 * count)), dtype="<u4").astype(np.uint32)
+
+
+def agree(key: X25519PrivateKey, public: bytes, purpose: bytes) -> bytes:
+    """A key that only two know: whoever has this private half, and whoever has the other's."""
+    shared = key.exchange(X25519PublicKey.from_public_bytes(public))
+    return HKDF(hashes.SHA256(), 32, salt=None, info=b"fedchoir secure sum " + purpose).derive(shared)
+
+
+def _label(sender: int, receiver: int, mask: bytes) -> bytes:
+    return f"{sender}>{receiver} ".encode() + mask
+
+
+def _join(shares: Mapping[int, bytes]) -> bytes:
+    try:
+        return shamir.join({k + 1: share for k, share in shares.items()})
+    except ValueError as error:
+        raise SecureAggregationError(str(error)) from None

@@ -1,0 +1,101 @@
+"""Payloads as one row of whole numbers, and sums of such rows as payloads again: what a secure sum adds up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedchoir.payload import Payload, PayloadError
+from fedchoir.privacy.secure_aggregation.crypto import FixedPoint, Words
+
+REALS, COUNTS = 1024.0, 2.0**22  # what can be summed: numbers up to this, and counters up to this
+Layout = list[dict[str, list[Any]]]
+"""For each part of an answer: ``{"tensors": [[name, shape, dtype], …], "scalars": [name, …]}``."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    words: Words
+    layout: Layout
+    clipped: int  # numbers that were too large and cut off
+
+
+def layout_of(parts: Sequence[Payload]) -> Layout:
+    return [
+        {"tensors": [[n, list(t.shape), str(t.dtype).removeprefix("torch.")] for n, t in part.items()],
+         "scalars": list(part.scalars)}
+        for part in parts
+    ]  # fmt: skip
+
+
+def pack(parts: Sequence[Payload], weight: Callable[[str], float], count: int) -> Packed:
+    """An answer as words, every number times the weight of its name, so that ``count`` answers can be added."""
+    rows, clipped = [], 0
+    for part in parts:
+        for name, t in [*part.items(), *((n, torch.tensor(v)) for n, v in part.scalars.items())]:
+            point = _point(t, count)
+            values = t.detach().cpu().to(torch.float64).numpy().ravel() * weight(name)
+            rows.append(point.words(values))
+            clipped += point.clipped(values)
+    return Packed(np.concatenate(rows) if rows else np.zeros(0, dtype=np.uint32), layout_of(parts), clipped)
+
+
+def unpack_mean(total: Words, layout: Layout, weight: Callable[[str], float], count: int) -> list[Payload]:
+    """The mean as payloads; ``weight`` is that of all whose answers are in the sum."""
+    parts, at = [], 0
+    for blank in blanks(layout):
+        tensors: dict[str, Tensor] = {}
+        for name, t in blank.items():
+            mean = _point(t, count).total(total[at : at + t.numel()]) / weight(name)
+            at += t.numel()
+            wide = torch.from_numpy(mean).reshape(t.shape)
+            tensors[name] = (wide if t.is_floating_point() else wide.round()).to(t.dtype)
+        scalars = {}
+        for name in blank.scalars:
+            scalars[name] = float(FixedPoint(count, REALS).total(total[at : at + 1])[0] / weight(name))
+            at += 1
+        parts.append(Payload(tensors, scalars=scalars))
+    return parts
+
+
+def blanks(layout: Layout, size: int | None = None) -> list[Payload]:
+    """Payloads of zeros of this layout, to be checked against what was declared; ``size`` numbers if given."""
+    try:
+        told = [[(str(n), tuple(map(int, shape)), str(dtype)) for n, shape, dtype in p["tensors"]] for p in layout]
+        scalars = [[str(name) for name in part["scalars"]] for part in layout]
+        numbers = sum(int(np.prod(shape, dtype=object)) for part in told for _, shape, _ in part)
+        if size is not None and numbers + sum(map(len, scalars)) != size:
+            raise PayloadError(f"sent {size} numbers where its layout has {numbers}")
+        return [
+            Payload({n: torch.zeros(shape, dtype=_dtype(dtype)) for n, shape, dtype in part},
+                    scalars=dict.fromkeys(names, 0.0))
+            for part, names in zip(told, scalars, strict=True)
+        ]  # fmt: skip
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        if isinstance(error, PayloadError):
+            raise
+        raise PayloadError(f"the layout of a masked answer is malformed: {error!r}") from None
+
+
+def weight_under(weights: Mapping[str, float], name: str) -> float:
+    """The weight of a tensor: that of its own name, of the prefix it lies under, or of all (the empty name)."""
+    for prefix in (name, name.partition("/")[0], ""):
+        if prefix in weights:
+            return weights[prefix]
+    raise PayloadError(f"there is no weight for {name}")
+
+
+def _point(t: Tensor, count: int) -> FixedPoint:
+    return FixedPoint(count, REALS if t.is_floating_point() else COUNTS)
+
+
+def _dtype(name: str) -> torch.dtype:
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise PayloadError(f"{name!r} is not a dtype")
+    return dtype

@@ -1,0 +1,42 @@
+"""``DIR/live.json``: who is doing what in a run that goes on, for those who watch it from another process."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+from fedchoir.core.federation_spec import FederationSpec
+from fedchoir.core.result import Event
+from fedchoir.experiments.config import Plan
+
+EVERY = 0.5
+"""Seconds between two writes."""
+
+
+class LiveStatus:
+    """An `Observer` that writes down, now and then, which client is in which phase."""
+
+    def __init__(self) -> None:
+        self._path: Path | None = None
+        self._written = 0.0
+        self._round = 0
+
+    def began(self, plan: Plan, task: FederationSpec, done: list[Event]) -> None:
+        self._path = plan.out / "live.json"
+        self._round = len(done)
+
+    def client(self, name: str, phase: str) -> None:
+        now = time.monotonic()
+        if self._path is not None and now - self._written >= EVERY:
+            self._written = now
+            temporary = self._path.with_name("live.json.part")
+            temporary.write_text(json.dumps({"client": name, "phase": phase, "round": self._round + 1}))
+            temporary.replace(self._path)
+
+    def round(self, event: Event) -> None:
+        self._round = event["round"] + 1
+
+    def ended(self) -> None:
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)

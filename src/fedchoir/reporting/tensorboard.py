@@ -1,0 +1,54 @@
+"""The curves of a run as TensorBoard events, under ``DIR/tensorboard``."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from fedchoir.core.federation_spec import FederationSpec
+from fedchoir.core.result import Event
+from fedchoir.experiments.config import Plan
+
+SHOWN = 50  # clients with curves of their own: nobody looks at ten thousand, and writing them takes time
+
+
+class TensorBoard:
+    """An `Observer`: accuracies, losses, bytes and seconds of every round."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+        self._writer: Any = None
+        self._names: list[str] = []
+
+    def began(self, plan: Plan, task: FederationSpec, done: list[Event]) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        folder = self._folder or plan.out / "tensorboard"
+        # purge_step hides what a killed run wrote after its last checkpoint
+        self._writer = SummaryWriter(str(folder), purge_step=len(done) if done else None)
+        self._names = [card.name for card in task.clients]
+
+    def client(self, name: str, phase: str) -> None:
+        pass
+
+    def round(self, event: Event) -> None:
+        step = event["round"]
+        for name in ("intra_avg", "inter_avg"):
+            if event[name] is not None:
+                self._writer.add_scalar(f"accuracy/{name}", event[name], step)
+        for client, row in zip(self._names[:SHOWN], event["accuracy"] or [], strict=False):
+            if row:
+                self._writer.add_scalar(f"accuracy of {client}/mean over tests", sum(row) / len(row), step)
+        for client, losses in islice(event["losses"].items(), SHOWN):
+            for phase, value in losses.items():
+                self._writer.add_scalar(f"{phase}/{client}", value, step)
+        for name in ("bytes_up", "bytes_down", "messages"):
+            self._writer.add_scalar(f"cost/{name}", event[name], step)
+        for phase, value in event["seconds"].items():
+            self._writer.add_scalar(f"seconds/{phase}", value, step)
+        self._writer.flush()
+
+    def ended(self) -> None:
+        if self._writer is not None:
+            self._writer.close()

@@ -1,0 +1,1 @@
+"""Helpers that know nothing of federated learning: random streams, files, devices, errors."""
