@@ -15,9 +15,9 @@ from tests.synthetic_runs import make_run
 from typer.testing import CliRunner
 
 from fedchoir.cli.app import app
+from fedchoir.experiments.live_status import LiveStatus
 from fedchoir.reporting.live.run_index import Watch
 from fedchoir.reporting.live.server import LiveServer
-from fedchoir.reporting.live.status import LiveStatus
 from fedchoir.utils.errors import UsageError
 
 

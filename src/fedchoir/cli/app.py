@@ -133,8 +133,8 @@ def run(
 def execute(experiment: Any, *, resume: bool = False) -> None:
     """Run with a live view and say where the files lie."""
     from fedchoir.experiments.config import plan
+    from fedchoir.experiments.live_status import LiveStatus
     from fedchoir.experiments.run import run as run_experiment
-    from fedchoir.reporting.live.status import LiveStatus
     from fedchoir.reporting.progress import LiveProgress
     from fedchoir.reporting.tables import rows, terminal_tables
     from fedchoir.reporting.tensorboard import TensorBoard

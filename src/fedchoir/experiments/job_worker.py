@@ -17,10 +17,10 @@ import torch
 from filelock import Timeout
 
 from fedchoir.experiments import config as experiments
+from fedchoir.experiments.live_status import LiveStatus
 from fedchoir.experiments.run import run
 from fedchoir.experiments.scheduler import is_finished, lock_of, log_of
 from fedchoir.experiments.sweep import Job
-from fedchoir.reporting.live.status import LiveStatus
 from fedchoir.utils.errors import UsageError, WorkerError
 
 Say = Callable[..., None]

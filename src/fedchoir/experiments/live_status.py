@@ -1,4 +1,4 @@
-"""``DIR/live.json``: who is doing what in a run that goes on, for those who watch it from another process."""
+"""``DIR/live.json``: which client is in which phase of a running experiment, read by the live page."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from fedchoir.core.federation_spec import FederationSpec
 from fedchoir.core.result import Event
 from fedchoir.experiments.config import Plan
 
-EVERY = 0.5
+INTERVAL = 0.5
 """Seconds between two writes."""
 
 
 class LiveStatus:
-    """An `Observer` that writes down, now and then, which client is in which phase."""
+    """An `Observer` that writes the current client and phase to ``live.json`` at most twice a second."""
 
     def __init__(self) -> None:
         self._path: Path | None = None
@@ -28,11 +28,10 @@ class LiveStatus:
 
     def client(self, name: str, phase: str) -> None:
         now = time.monotonic()
-        if self._path is not None and now - self._written >= EVERY:
+        if self._path is not None and now - self._written >= INTERVAL:
             self._written = now
-            temporary = self._path.with_name("live.json.part")
-            temporary.write_text(json.dumps({"client": name, "phase": phase, "round": self._round + 1}))
-            temporary.replace(self._path)
+            # not atomic: the reader ignores a file that is not valid JSON
+            self._path.write_text(json.dumps({"client": name, "phase": phase, "round": self._round + 1}))
 
     def round(self, event: Event) -> None:
         self._round = event["round"] + 1
