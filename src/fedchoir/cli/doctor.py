@@ -17,7 +17,7 @@ import torch
 from fedchoir.data.image.datasets import SOURCES, found
 from fedchoir.data.image.files import data_root
 from fedchoir.data.registry import SCENARIOS
-from fedchoir.reporting.tables import readable_bytes
+from fedchoir.utils.sizes import readable_bytes
 from fedchoir.version import __version__
 
 State = Literal["good", "absent", "bad"]

@@ -80,15 +80,3 @@ def latex_escape(text: str) -> str:
     ):  # fmt: skip
         text = text.replace(plain, escaped)
     return text
-
-
-def readable_bytes(number: float) -> str:
-    """
-    >>> readable_bytes(0), readable_bytes(1536), readable_bytes(5_000_000)
-    ('0 B', '1.5 KiB', '4.8 MiB')
-    """
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if number < 1024 or unit == "GiB":
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-        number /= 1024
-    raise AssertionError

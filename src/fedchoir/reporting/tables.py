@@ -14,11 +14,12 @@ from rich.table import Table
 
 from fedchoir.experiments.published import Match
 from fedchoir.reporting.costs import Cost, cost_of
-from fedchoir.reporting.render import NONE, Cell, Sheet, latex, markdown, readable_bytes, terminal
+from fedchoir.reporting.render import NONE, Cell, Sheet, latex, markdown, terminal
 from fedchoir.reporting.run_groups import Number, Row, alone, find_results, grouped, over_seeds, rows
+from fedchoir.utils.sizes import readable_bytes
 
 __all__ = [
-    "Number", "Row", "as_text", "find_results", "grouped", "over_seeds", "readable_bytes", "rows", "terminal_tables",
+    "Number", "Row", "as_text", "find_results", "grouped", "over_seeds", "rows", "terminal_tables",
 ]  # fmt: skip
 
 View = Literal["accuracy", "clients", "cost"]

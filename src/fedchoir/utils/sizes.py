@@ -19,3 +19,15 @@ def parse_size(text: str) -> int:
     if match is None or match[2].upper() not in UNITS:
         raise ValueError("a size such as 2GB, 500MB or 0")
     return int(float(match[1]) * UNITS[match[2].upper()])
+
+
+def readable_bytes(number: float) -> str:
+    """Format a number of bytes with a binary unit.
+
+    >>> readable_bytes(0), readable_bytes(1536), readable_bytes(5_000_000)
+    ('0 B', '1.5 KiB', '4.8 MiB')
+    """
+    if number < 1024:
+        return f"{number:.0f} B"
+    unit = 2 if number >= 1024**3 else 1 if number >= 1024**2 else 0
+    return f"{number / 1024 ** (unit + 1):.1f} {('KiB', 'MiB', 'GiB')[unit]}"
