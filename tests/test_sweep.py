@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -23,6 +22,7 @@ from fedchoir.experiments.scheduler import Outcome, is_finished, is_locked, lock
 from fedchoir.experiments.sweep import Overrides, SweepFile, jobs_of, parse_seeds, read_sweep
 from fedchoir.utils.errors import UsageError
 from fedchoir.utils.threads import threads_for
+from tests.helpers import numbers
 
 SMALL = {"image_size": 16, "local_epochs": 1, "local_batch": 16, "public_size": 16, "public_batch": 8}
 
@@ -123,11 +123,6 @@ def play(path: Path, out: Path, **more: Any) -> tuple[list[Outcome], list[dict[s
     received: list[dict[str, Any]] = []
     outcomes = run_jobs(jobs_of(read_sweep(path), out), watch=lambda job, said: received.append(said), **more)
     return outcomes, received
-
-
-def numbers(folder: Path) -> list[Any]:
-    lines = (folder / "events.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
 
 
 def test_two_at_once_then_nothing_is_left_to_do(sweep_of: Callable[..., Path], tmp_path: Path) -> None:

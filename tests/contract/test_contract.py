@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tests.conftest import CLASSES, VARIANTS
+from tests.helpers import Stop, StopAfter, events, numbers
 
 from fedchoir import Experiment, Result, methods, run
 from fedchoir.core import checkpoint
@@ -23,36 +22,6 @@ from fedchoir.utils.errors import QuorumError, UsageError
 NAMES = list(methods.registry())
 EXCHANGING = [name for name in NAMES if name not in ("solo", "byol")]
 CHANCE = 100 / CLASSES
-
-
-def events(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
-
-
-def numbers(folder: Path) -> list[Any]:
-    """All that a run computed, without what it took."""
-    return [{k: v for k, v in event.items() if k != "seconds"} for event in events(folder)]
-
-
-class Stop(Exception):
-    """The process is gone."""
-
-
-class StopAfter:
-    """An observer that ends the run right after a round, as a crash would."""
-
-    def __init__(self, last: int) -> None:
-        self.last = last
-
-    def began(self, *_: Any) -> None: ...
-
-    def client(self, *_: Any) -> None: ...
-
-    def ended(self) -> None: ...
-
-    def round(self, event: dict[str, Any]) -> None:
-        if event["round"] == self.last:
-            raise Stop
 
 
 @pytest.mark.parametrize("name", [*NAMES, *VARIANTS])

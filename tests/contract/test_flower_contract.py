@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tests.conftest import VARIANTS
+from tests.helpers import events, numbers
 
 from fedchoir import Experiment, Result, methods, run
 from fedchoir.core.federation_spec import ClientInfo
@@ -27,6 +29,7 @@ from fedchoir.experiments import config as experiments
 from fedchoir.experiments import run as runner
 
 NAMES = list(methods.registry())
+results = partial(numbers, without=("seconds", "messages"))
 
 
 class KnownSite:
@@ -91,18 +94,12 @@ def on_flower(
     return result, courier
 
 
-def numbers(folder: Path) -> list[Any]:
-    """All that a run computed: not what it took, nor in how many messages."""
-    lines = (folder / "events.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k not in ("seconds", "messages")} for line in lines]
-
-
 @pytest.mark.parametrize("name", [*NAMES, *VARIANTS])
 def test_both_engines_give_the_same_numbers(name: str, small: Callable[..., Experiment], tmp_path: Path) -> None:
     local, flower = small(name, "local", rounds=2), small(name, "flower", rounds=2)
     run(local)
     result, courier = on_flower(flower, tmp_path / "sites")
-    assert numbers(local.out) == numbers(flower.out)
+    assert results(local) == results(flower)
     assert result.messages == len(courier.sent)
 
 
@@ -113,7 +110,7 @@ def test_one_message_per_client_and_round_when_synchronised_by_epoch(
     local, flower = small("fccl+", "local", settings=settings), small("fccl+", "flower", settings=settings)
     run(local)
     _, courier = on_flower(flower, tmp_path / "sites")
-    assert numbers(local.out) == numbers(flower.out)
+    assert results(local) == results(flower)
     # three rounds with three clients, and one last message that brings the end of the last round
     assert len(courier.sent) == 3 * 3 + 3
 
@@ -156,7 +153,7 @@ def test_a_server_that_dies_goes_on_to_the_same_numbers(
     with pytest.raises(Gone):
         on_flower(broken, tmp_path / "two", prepare=dying(when))
     on_flower(broken, tmp_path / "two", resume=True)
-    assert numbers(straight.out) == numbers(broken.out)
+    assert results(straight) == results(broken)
 
 
 @pytest.mark.parametrize("name", ["fccl", "fedavg"])
@@ -172,10 +169,9 @@ def test_a_client_that_is_away_for_rounds_comes_back(
         )
 
     result, courier = on_flower(experiment, tmp_path / "sites", prepare=away)
-    events = [json.loads(line) for line in (experiment.out / "events.jsonl").read_text().splitlines()]
-    names = [{out["client"] for out in event["left_out"]} for event in events]
+    names = [{out["client"] for out in event["left_out"]} for event in events(experiment)]
     assert names[0] == names[1] == names[2] == {result.clients[1]["name"]}
     assert names[3] == names[4] == set()
-    assert events[4]["accuracy"][1] is not None
+    assert events(experiment)[4]["accuracy"][1] is not None
     rounds = [{item["round"] for item in header["work"]} for header in courier.sent if header["client"] == 1]
     assert rounds[3] == {0, 2, 3}

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import re
 import signal
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import psutil
 import pytest
 from tests.e2e.conftest import MODELS, SETTINGS, SITES, TROUBLE, Server
+from tests.helpers import numbers
 
 import fedchoir
 from fedchoir.core import checkpoint
 
 pytestmark = pytest.mark.e2e
+results = partial(numbers, only=("round", "accuracy", "losses", "bytes_up", "bytes_down", "left_out"))
 
 
 def left_out(events: list[dict[str, Any]]) -> list[str]:
@@ -31,11 +33,6 @@ def local_run(federation: Server) -> fedchoir.Result:
             out=federation.folder / "local", settings={**SETTINGS, "sync": "epoch"},
         )
     )  # fmt: skip
-
-
-def numbers(folder: Path) -> list[Any]:
-    lines = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
-    return [{k: e[k] for k in ("round", "accuracy", "losses", "bytes_up", "bytes_down", "left_out")} for e in lines]
 
 
 def test_same_numbers_as_one_process_and_a_killed_server_goes_on_to_them(federation: Server) -> None:
@@ -67,7 +64,7 @@ def test_same_numbers_as_one_process_and_a_killed_server_goes_on_to_them(federat
     assert len([*(federation.folder / "broken" / "checkpoint").glob("round-*")]) == 1
     server = federation.serve(broken, "--resume")
     federation.finished(server)
-    assert numbers(federation.folder / "broken") == numbers(federation.folder / "straight")
+    assert results(federation.folder / "broken") == results(federation.folder / "straight")
 
 
 def test_each_trouble_of_a_client_costs_it_one_round_and_is_named(federation: Server) -> None:

@@ -9,9 +9,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.helpers import numbers
 
 from fedchoir.core import checkpoint
 
@@ -47,11 +47,6 @@ def kill_when(process: subprocess.Popen[str], folder: Path, rounds: int, delay: 
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
     process.wait()
-
-
-def numbers(folder: Path) -> list[dict[str, Any]]:
-    lines = (folder / "events.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.contract.test_contract import Stop, StopAfter
+from tests.helpers import Stop, StopAfter
 
 from fedchoir import Experiment, methods, run
 from fedchoir.engines.local.cuda_graphs import CudaGraphTrainer, Passes

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from tests.contract.test_contract import Stop, StopAfter, numbers
+from tests.helpers import Stop, StopAfter, assert_same
 
 from fedchoir import Experiment, methods, run
 from fedchoir.cli import app as cli
@@ -21,22 +21,6 @@ from fedchoir.utils.devices import describe, pick_devices
 from fedchoir.utils.errors import UsageError, WorkerError
 
 TWO = ("cpu", "cpu")
-
-
-def states(folder: Path) -> dict[str, dict[str, torch.Tensor]]:
-    last = checkpoint.latest(folder / "checkpoint")
-    assert last is not None
-    return {file.stem: checkpoint.load(last, file.stem) for file in sorted(last.glob("*.safetensors"))}
-
-
-def assert_same(one: Path, two: Path) -> None:
-    """All numbers of the events, and every bit of the checkpoint."""
-    assert numbers(one) == numbers(two)
-    first, second = states(one), states(two)
-    assert first.keys() == second.keys()
-    for name, tensors in first.items():
-        assert tensors.keys() == second[name].keys()
-        assert all(torch.equal(t, second[name][key]) for key, t in tensors.items()), name
 
 
 def workers() -> list[psutil.Process]:
@@ -172,7 +156,7 @@ def test_work_is_shared_out_by_cost(small: Callable[..., Experiment]) -> None:
     assert share_out([8, 7, 6, 5, 4], 2) == [[0, 3, 4], [1, 2]]
     assert share_out([0, 0, 0], 2) == [[0, 2], [1]]
     assert share_out([5], 4) == [[0]]
-    from tests.stage import FederationHarness
+    from tests.federation_harness import FederationHarness
 
     costs = expected_costs(FederationHarness(small("fccl+")).method)
     assert costs == [48 * 2 + 40] * 3

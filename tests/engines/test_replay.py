@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from tests.helpers import numbers
 
 from fedchoir import Experiment, methods, run
 from fedchoir.core.client import Client
@@ -18,11 +18,6 @@ from fedchoir.engines.local.engine import LocalEngine
 from fedchoir.experiments import run as runner
 
 NAMES = list(methods.registry())
-
-
-def numbers(experiment: Experiment) -> list[Any]:
-    lines = (experiment.out / "events.jsonl").read_text().splitlines()  # type: ignore[operator]
-    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
 
 
 @pytest.mark.parametrize("name", NAMES)

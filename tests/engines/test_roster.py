@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 import torch
-from tests.contract.test_contract import Stop, StopAfter
+from tests.helpers import Stop, StopAfter, assert_same
 
 from fedchoir import Experiment, methods, run
 from fedchoir.core import checkpoint
@@ -29,28 +28,12 @@ NAMES = list(methods.registry())
 CPU = torch.device("cpu")
 
 
-def numbers(settings: Experiment) -> list[Any]:
-    lines = (settings.out / "events.jsonl").read_text().splitlines()  # type: ignore[operator]
-    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
-
-
-def same_checkpoints(one: Experiment, two: Experiment) -> bool:
-    first, second = (checkpoint.latest(e.out / "checkpoint") for e in (one, two))  # type: ignore[operator]
-    assert first is not None
-    assert second is not None
-    names = sorted(file.stem for file in first.glob("*.safetensors"))
-    assert names == sorted(file.stem for file in second.glob("*.safetensors"))
-    pairs = [(checkpoint.load(first, name), checkpoint.load(second, name)) for name in names]
-    return all(a.keys() == b.keys() and all(torch.equal(a[n], b[n]) for n in a) for a, b in pairs)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_no_memory_at_all_gives_the_same_numbers(name: str, small: Callable[..., Experiment]) -> None:
     """With a budget of 0 one client is awake at a time and all others are files."""
     plain, poor = small(name, "plain", rounds=2), small(name, "poor", rounds=2, state_budget="0")
     run(plain), run(poor)
-    assert numbers(plain) == numbers(poor)
-    assert same_checkpoints(plain, poor)
+    assert_same(plain, poor)
     assert not (poor.out / "resting").exists()  # type: ignore[operator]
 
 
@@ -66,8 +49,7 @@ def test_a_run_that_lies_on_disk_is_killed_and_resumed(name: str, small: Callabl
     rubbish.parent.mkdir(exist_ok=True)
     rubbish.write_bytes(b"of a process that was killed while it wrote")
     run(killed, resume=True)
-    assert numbers(straight) == numbers(killed)
-    assert same_checkpoints(straight, killed)
+    assert_same(straight, killed)
 
 
 def test_own_models_that_are_tested_outlive_a_kill(small: Callable[..., Experiment]) -> None:
@@ -79,8 +61,7 @@ def test_own_models_that_are_tested_outlive_a_kill(small: Callable[..., Experime
     with pytest.raises(Stop):
         run(killed, observers=[StopAfter(1)])
     run(killed, resume=True)
-    assert numbers(straight) == numbers(killed)
-    assert same_checkpoints(straight, killed)
+    assert_same(straight, killed)
 
 
 def test_the_budget_may_change_on_resume(small: Callable[..., Experiment]) -> None:

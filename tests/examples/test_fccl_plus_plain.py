@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import torch
 from tests.conftest import MIXED
-from tests.stage import FederationHarness
+from tests.federation_harness import FederationHarness
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torchvision.ops import StochasticDepth
@@ -78,7 +78,7 @@ class Pair:
         recorder = Recorder()
         for client in self.federation.clients:
             client.trainer = recorder
-        self.federation.play()
+        self.federation.run_rounds()
         return recorder
 
     def script_round(self, index: int, seen: Recorder, **options: float) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.helpers import equal
 from torch.nn.functional import cross_entropy
 
 from fedchoir.core.actions import PublicBatch
@@ -34,10 +35,6 @@ def client(count: int = 20, model: str = "resnet10@4", **settings: Any) -> Clien
 
 def loss(c: Client, batch: Batch) -> torch.Tensor:
     return cross_entropy(c.logits(batch.images), batch.labels)
-
-
-def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
 
 
 BATCH = PublicBatch(0, 0, 0, 0, 8)
@@ -166,7 +163,7 @@ def test_teachers_do_not_move() -> None:
     kept = {n: t.clone() for n, t in weights.items()}
     c.train(loss, teacher=Teacher(weights, batchnorm="train"))
     assert all(torch.equal(kept[n], weights[n]) for n in kept if "num_batches" not in n)
-    assert not same(kept, c.snapshot())
+    assert not equal(kept, c.snapshot())
 
 
 def test_features_as_targets_and_survey() -> None:
@@ -202,7 +199,7 @@ def test_state_round_trip() -> None:
     flat = {n: t.clone() for n, t in c.state().items()}
     other = client()
     other.load(flat)
-    assert same(flat, other.state())
+    assert equal(flat, other.state())
 
 
 def test_learning_rate_falls_over_the_rounds() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.conftest import CLASSES, draw_shapes
-from tests.stage import FederationHarness
+from tests.federation_harness import FederationHarness
 
 from fedchoir import Experiment
 
@@ -39,8 +39,8 @@ def skew(skewed: Path, tmp_path: Path) -> Callable[..., Experiment]:
 
 
 @pytest.fixture
-def stage(small: Callable[..., Experiment]) -> Callable[..., FederationHarness]:
-    """Makes a quick federation to play by hand: ``stage("fbcl", models=..., depth=4)``."""
+def harness(small: Callable[..., Experiment]) -> Callable[..., FederationHarness]:
+    """Makes a quick federation to play by hand: ``harness("fbcl", models=..., depth=4)``."""
 
     def make(
         method: str,

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.stage import FederationHarness, same
+from tests.federation_harness import FederationHarness
+from tests.helpers import equal
 from torch.nn.functional import cross_entropy
 
 from fedchoir import Experiment, run
@@ -28,16 +29,16 @@ Make = Callable[..., FederationHarness]
 def after(make: Make, method: str = "choir", rounds: int = 2, **settings: Any) -> list[dict[str, torch.Tensor]]:
     """The clients' weights after some rounds."""
     s = make(method, PLAIN, **settings)
-    s.play(rounds)
+    s.run_rounds(rounds)
     return s.weights()
 
 
 # -- what is sent ------------------------------------------------------------------------------------------------------
 
 
-def test_a_style_goes_up_once_and_all_styles_come_down_every_round(stage: Make) -> None:
+def test_a_style_goes_up_once_and_all_styles_come_down_every_round(harness: Make) -> None:
     batches = 4 * sum(b * 4 + b * (b - 1) for b in (16, 16, 8))
-    first, second = stage("choir", PLAIN, recolor="exchanged").play(2)
+    first, second = harness("choir", PLAIN, recolor="exchanged").run_rounds(2)
     assert (first["bytes_up"], second["bytes_up"]) == (3 * (batches + STYLE), 3 * batches)
     assert first["bytes_down"] == second["bytes_down"] == 3 * (batches + 3 * STYLE)
 
@@ -47,23 +48,23 @@ def test_a_style_goes_up_once_and_all_styles_come_down_every_round(stage: Make) 
     [({"use_fisl": False}, lambda b: b * 4), ({"use_fccm": False}, lambda b: b * (b - 1))],
 )
 def test_a_batch_costs_what_the_modules_compare(
-    switches: dict[str, Any], numbers: Callable[[int], int], stage: Make
+    switches: dict[str, Any], numbers: Callable[[int], int], harness: Make
 ) -> None:
-    (event,) = stage("choir", PLAIN, recolor="none", **switches).play()
+    (event,) = harness("choir", PLAIN, recolor="none", **switches).run_rounds()
     assert event["bytes_up"] == event["bytes_down"] == 3 * 4 * sum(numbers(b) for b in (16, 16, 8))
 
 
-def test_everyone_hears_the_styles_of_all(stage: Make) -> None:
-    s = stage("choir", PLAIN, recolor="exchanged")
-    s.play()
+def test_everyone_hears_the_styles_of_all(harness: Make) -> None:
+    s = harness("choir", PLAIN, recolor="exchanged")
+    s.run_rounds()
     expected = torch.stack([color_statistics(client.private.images) for client in s.clients])
     for client in s.clients:
         assert torch.equal(client.stored_tensor("styles"), expected)
 
 
-def test_who_was_away_is_asked_when_it_comes(stage: Make) -> None:
+def test_who_was_away_is_asked_when_it_comes(harness: Make) -> None:
     """The server asks again as long as it does not know a participant's style, and passes on those it knows."""
-    method, task = (s := stage("choir", PLAIN, recolor="exchanged")).method, s.task
+    method, task = (s := harness("choir", PLAIN, recolor="exchanged")).method, s.spec
     style = {k: method.share_color_statistics(client) for k, client in enumerate(s.clients)}
     script = method.exchange_color_statistics(task.round(0, method.params))
     assert isinstance(next(script), Exchange)
@@ -84,37 +85,37 @@ def test_a_server_that_may_only_see_sums_cannot_pass_styles_on(small: Callable[.
 # -- what it does ------------------------------------------------------------------------------------------------------
 
 
-def test_pretraining_paints_in_the_styles_that_are_known_by_then(stage: Make) -> None:
+def test_pretraining_paints_in_the_styles_that_are_known_by_then(harness: Make) -> None:
     """Any colours from the start; those of others only once they were told."""
     nothing = {"local_epochs": 0, "use_fccm": False, "use_fisl": False, "pretrain_epochs": 1}
-    wide, exchanged, plain = (after(stage, rounds=1, styles=s, **nothing) for s in ("wide", "exchanged", "none"))
-    assert same(exchanged, plain)
-    assert not same(wide, plain)
+    wide, exchanged, plain = (after(harness, rounds=1, styles=s, **nothing) for s in ("wide", "exchanged", "none"))
+    assert equal(exchanged, plain)
+    assert not equal(wide, plain)
 
 
-def test_with_distillation_and_without_styles_it_is_fccl_plus_renormalised(stage: Make) -> None:
-    still = after(stage, recolor="none", private_augment="none", use_fntd=True)
-    assert same(still, after(stage, "fccl+", fntd_form="renormalised"))
+def test_with_distillation_and_without_styles_it_is_fccl_plus_renormalised(harness: Make) -> None:
+    still = after(harness, recolor="none", private_augment="none", use_fntd=True)
+    assert equal(still, after(harness, "fccl+", fntd_form="renormalised"))
 
 
-def test_without_styles_it_is_fccl_plus_without_distillation(stage: Make) -> None:
-    still = after(stage, recolor="none", private_augment="none")
-    assert same(still, after(stage, "fccl+", regulariser="none"))
+def test_without_styles_it_is_fccl_plus_without_distillation(harness: Make) -> None:
+    still = after(harness, recolor="none", private_augment="none")
+    assert equal(still, after(harness, "fccl+", regulariser="none"))
 
 
-def test_without_any_module_it_is_solo(stage: Make) -> None:
-    bare = after(stage, recolor="none", private_augment="none", use_fccm=False, use_fisl=False)
-    assert same(bare, after(stage, "solo"))
+def test_without_any_module_it_is_solo(harness: Make) -> None:
+    bare = after(harness, recolor="none", private_augment="none", use_fccm=False, use_fisl=False)
+    assert equal(bare, after(harness, "solo"))
 
 
-def test_images_are_moved_unless_told_otherwise(stage: Make) -> None:
-    moved = after(stage, recolor="none", use_fccm=False, use_fisl=False)
-    assert same(moved, after(stage, "solo", private_augment="affine"))
+def test_images_are_moved_unless_told_otherwise(harness: Make) -> None:
+    moved = after(harness, recolor="none", use_fccm=False, use_fisl=False)
+    assert equal(moved, after(harness, "solo", private_augment="affine"))
 
 
-def test_painting_alone_is_solo_with_that_augmentation(stage: Make) -> None:
+def test_painting_alone_is_solo_with_that_augmentation(harness: Make) -> None:
     """The augmentation `paint`, which every method has, is the local half of Choir: the same images, drawn alike."""
-    alone = stage("choir", PLAIN, use_fccm=False, use_fisl=False)
+    alone = harness("choir", PLAIN, use_fccm=False, use_fisl=False)
     seen = [
         alone.method.recolor_transform(alone.clients[0], 0.5),
         lambda x, g: augment((x * 255).round().byte(), "recolor", g),
@@ -124,34 +125,34 @@ def test_painting_alone_is_solo_with_that_augmentation(stage: Make) -> None:
     torch.testing.assert_close(one, two)
 
 
-def test_painting_nothing_is_no_style_at_all(stage: Make) -> None:
-    nothing = after(stage, recolor_share=0.0, public_recolor_share=0.0)
-    assert same(nothing, after(stage, recolor="none"))
-    assert not same(nothing, after(stage, public_recolor_share=0.0))
-    assert not same(nothing, after(stage, recolor_share=0.0))
+def test_painting_nothing_is_no_style_at_all(harness: Make) -> None:
+    nothing = after(harness, recolor_share=0.0, public_recolor_share=0.0)
+    assert equal(nothing, after(harness, recolor="none"))
+    assert not equal(nothing, after(harness, public_recolor_share=0.0))
+    assert not equal(nothing, after(harness, recolor_share=0.0))
 
 
-def test_a_wide_style_needs_no_exchange(stage: Make) -> None:
-    (wide,) = (s := stage("choir", PLAIN)).play()
-    (none,) = stage("choir", PLAIN, recolor="none").play()
+def test_a_wide_style_needs_no_exchange(harness: Make) -> None:
+    (wide,) = (s := harness("choir", PLAIN)).run_rounds()
+    (none,) = harness("choir", PLAIN, recolor="none").run_rounds()
     assert (wide["bytes_up"], wide["bytes_down"]) == (none["bytes_up"], none["bytes_down"])
-    assert not same(s.weights(), after(stage, rounds=1, recolor="none"))
-    assert not same(s.weights(), after(stage, rounds=1, recolor="exchanged"))
+    assert not equal(s.weights(), after(harness, rounds=1, recolor="none"))
+    assert not equal(s.weights(), after(harness, rounds=1, recolor="exchanged"))
 
 
 @pytest.mark.parametrize("styles", ["wide", "exchanged"])
-def test_public_images_are_painted_alike_at_all_sites(styles: str, stage: Make) -> None:
-    s = stage("choir", PLAIN, styles=styles)
-    s.play()
+def test_public_images_are_painted_alike_at_all_sites(styles: str, harness: Make) -> None:
+    s = harness("choir", PLAIN, styles=styles)
+    s.run_rounds()
     views = [client.public_samples(s.batch(), s.method.recolor_transform(client, 0.5)) for client in s.clients]
     assert all(torch.equal(view, views[0]) for view in views)
     changed = (views[0] - s.clients[0].public_samples(s.batch())).abs().amax(dim=(1, 2, 3)) > 1e-3
     assert 2 <= int(changed.sum()) <= 14
 
 
-def test_batches_are_painted_after_the_teacher_saw_them(stage: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    s = stage("choir", PLAIN, recolor_share=1.0, use_fntd=True)
-    s.play()
+def test_batches_are_painted_after_the_teacher_saw_them(harness: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    s = harness("choir", PLAIN, recolor_share=1.0, use_fntd=True)
+    s.run_rounds()
     client = s.clients[0]
     seen: list[Batch] = []
     monkeypatch.setattr(client.trainer, "train", lambda c, o, loss, batches: (seen.extend(batches), torch.zeros(()))[1])
@@ -177,14 +178,14 @@ def leads(s: FederationHarness) -> list[dict[str, torch.Tensor]]:
     return [{name: t.clone() for name, t in client.modules["lead"].state_dict().items()} for client in s.clients]
 
 
-def test_a_lead_leaves_the_own_models_alone(stage: Make) -> None:
-    assert same(after(stage, shared_model="simple_cnn@4"), after(stage))
+def test_a_lead_leaves_the_own_models_alone(harness: Make) -> None:
+    assert equal(after(harness, shared_model="simple_cnn@4"), after(harness))
 
 
-def test_leads_start_alike_learn_apart_and_are_averaged(stage: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    s = stage("choir", PLAIN, shared_model="resnet10@2")  # with buffers
+def test_leads_start_alike_learn_apart_and_are_averaged(harness: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    s = harness("choir", PLAIN, shared_model="resnet10@2")  # with buffers
     begun = leads(s)
-    assert same(begun[1:], begun[:-1])
+    assert equal(begun[1:], begun[:-1])
     upload_shared_model, lent = type(s.method).upload_shared_model, []
 
     def spy(method: Any, client: Any) -> Any:
@@ -192,44 +193,44 @@ def test_leads_start_alike_learn_apart_and_are_averaged(stage: Make, monkeypatch
         return upload_shared_model(method, client)
 
     monkeypatch.setattr(type(s.method), "upload_shared_model", sends(shared_model=MODULE)(spy))
-    s.play()
+    s.run_rounds()
     for name, tensor in (ended := leads(s))[0].items():
         mean = sum(state[name].double() for state in lent) / 3
         torch.testing.assert_close(tensor.double(), mean.round() if "num_batches" in name else mean)
         assert "num_batches" in name or not torch.equal(lent[0][name], lent[1][name])
-    assert same(ended[1:], ended[:-1])
+    assert equal(ended[1:], ended[:-1])
 
 
-def test_a_lead_costs_one_way_up_and_two_down_but_for_the_first_round(stage: Make) -> None:
-    s = stage("choir", PLAIN, shared_model="simple_cnn@4")
-    plain = stage("choir", PLAIN).play(2)
+def test_a_lead_costs_one_way_up_and_two_down_but_for_the_first_round(harness: Make) -> None:
+    s = harness("choir", PLAIN, shared_model="simple_cnn@4")
+    plain = harness("choir", PLAIN).run_rounds(2)
     size = sum(t.nbytes for t in leads(s)[0].values())
     more = [
         (a["bytes_up"] - b["bytes_up"], a["bytes_down"] - b["bytes_down"])
-        for a, b in zip(s.play(2), plain, strict=True)
+        for a, b in zip(s.run_rounds(2), plain, strict=True)
     ]
     assert more == [(3 * size, 3 * size), (3 * size, 6 * size)]
 
 
-def test_who_was_away_begins_with_the_lead_of_today(stage: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    s = stage("choir", PLAIN, rounds=6, shared_model="simple_cnn@4", fraction=0.67)  # two of three
+def test_who_was_away_begins_with_the_lead_of_today(harness: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    s = harness("choir", PLAIN, rounds=6, shared_model="simple_cnn@4", fraction=0.67)  # two of three
     local_update, begun = type(s.method).local_update, []
 
     def spy(method: Any, client: Any) -> None:
         lead = {f"lead/{name}": t for name, t in client.modules["lead"].state_dict().items()}
-        begun.append((client.round, client.index, same([lead], [method.server or lead])))
+        begun.append((client.round, client.index, equal([lead], [method.server or lead])))
         local_update(method, client)
 
     monkeypatch.setattr(type(s.method), "local_update", spy)
-    s.play(6)
+    s.run_rounds(6)
     assert len(begun) == 12
     assert {client for _, client, _ in begun} == {0, 1, 2}
     assert all(known for _, _, known in begun)
 
 
-def test_a_client_answers_with_both_voices(stage: Make) -> None:
-    s = stage("choir", PLAIN, shared_model="simple_cnn@4")
-    (event,) = s.play()
+def test_a_client_answers_with_both_voices(harness: Make) -> None:
+    s = harness("choir", PLAIN, shared_model="simple_cnn@4")
+    (event,) = s.run_rounds()
     tests = s.engine._tests
     for client, row in zip(s.clients, event["accuracy"], strict=True):
         for test, accuracy in zip(tests, row, strict=True):

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.stage import FederationHarness, same
+from tests.federation_harness import FederationHarness
+from tests.helpers import equal
 from torch.nn.functional import cross_entropy
 
 from fedchoir.core.training import Batch
@@ -20,15 +21,15 @@ Make = Callable[..., FederationHarness]
 
 
 @pytest.mark.parametrize(("diagonal", "numbers"), [(False, 8 + 8 * 8), (True, 8 + 8)])
-def test_an_image_costs_mean_and_covariance_or_variances(diagonal: bool, numbers: int, stage: Make) -> None:
-    (event,) = stage("fbcl", PLAIN, diagonal=diagonal).play()
+def test_an_image_costs_mean_and_covariance_or_variances(diagonal: bool, numbers: int, harness: Make) -> None:
+    (event,) = harness("fbcl", PLAIN, diagonal=diagonal).run_rounds()
     assert event["bytes_up"] == event["bytes_down"] == 3 * 4 * 40 * numbers
 
 
 @pytest.mark.parametrize("diagonal", [False, True])
-def test_clients_send_the_gaussian_of_their_mapped_features(diagonal: bool, stage: Make) -> None:
-    s = stage("fbcl", diagonal=diagonal)
-    aggregated = s.say("speak_diagonal" if diagonal else "speak")
+def test_clients_send_the_gaussian_of_their_mapped_features(diagonal: bool, harness: Make) -> None:
+    s = harness("fbcl", diagonal=diagonal)
+    aggregated = s.share("speak_diagonal" if diagonal else "speak")
     for client in s.clients:
         branch: Any = client.modules["map"]
         with torch.no_grad(), client.batch_stats_frozen():
@@ -41,36 +42,36 @@ def test_clients_send_the_gaussian_of_their_mapped_features(diagonal: bool, stag
         np.testing.assert_allclose(aggregated[client.index]["delta"], expected, atol=1e-4)
 
 
-def test_without_any_module_it_is_solo(stage: Make) -> None:
-    bare, alone = stage("fbcl", **OFF), stage("solo")
-    events = bare.play(2)
-    alone.play(2)
-    assert same(bare.weights(), alone.weights())
+def test_without_any_module_it_is_solo(harness: Make) -> None:
+    bare, alone = harness("fbcl", **OFF), harness("solo")
+    events = bare.run_rounds(2)
+    alone.run_rounds(2)
+    assert equal(bare.weights(), alone.weights())
     assert sum(event["bytes_up"] + event["bytes_down"] for event in events) == 0
 
 
 @pytest.mark.parametrize(
     ("switch", "weight"), [("use_fbm", "fbm_weight"), ("use_cnd", "cnd_weight"), ("use_frr", "frr_weight")]
 )
-def test_a_module_that_is_off_weighs_nothing_and_one_that_is_on_does(switch: str, weight: str, stage: Make) -> None:
-    off, nothing, on = (stage("fbcl", PLAIN, **change) for change in ({switch: False}, {weight: 0.0}, {}))
+def test_a_module_that_is_off_weighs_nothing_and_one_that_is_on_does(switch: str, weight: str, harness: Make) -> None:
+    off, nothing, on = (harness("fbcl", PLAIN, **change) for change in ({switch: False}, {weight: 0.0}, {}))
     for s in (off, nothing, on):
-        s.play(2)
-    assert same(off.weights(), nothing.weights())
-    assert not same(off.weights(), on.weights())
+        s.run_rounds(2)
+    assert equal(off.weights(), nothing.weights())
+    assert not equal(off.weights(), on.weights())
 
 
-def test_basic_matrices_alone_need_nobody(stage: Make) -> None:
-    alone, without = stage("fbcl", PLAIN, use_fia=False), stage("fbcl", PLAIN, use_fia=False, use_fbm=False)
-    (event,) = alone.play()
-    without.play()
+def test_basic_matrices_alone_need_nobody(harness: Make) -> None:
+    alone, without = harness("fbcl", PLAIN, use_fia=False), harness("fbcl", PLAIN, use_fia=False, use_fbm=False)
+    (event,) = alone.run_rounds()
+    without.run_rounds()
     assert event["bytes_up"] == 0
-    assert not same(alone.weights(), without.weights())
+    assert not equal(alone.weights(), without.weights())
 
 
-def test_the_public_loss_is_equation_5(stage: Make) -> None:
-    s = stage("fbcl", PLAIN)
-    aggregated = s.say()
+def test_the_public_loss_is_equation_5(harness: Make) -> None:
+    s = harness("fbcl", PLAIN)
+    aggregated = s.share()
     mu_mean, delta_mean = (torch.stack([p[name] for p in aggregated.values()]).mean(0) for name in ("mu", "delta"))
     client, own = s.clients[0], aggregated[0]
     batch = Batch(client.public_samples(s.batch()), torch.empty(0), {"mu": mu_mean, "delta": delta_mean})
@@ -80,11 +81,11 @@ def test_the_public_loss_is_equation_5(stage: Make) -> None:
 
 @pytest.mark.parametrize("teacher", ["previous", "updated"])
 def test_the_local_phase_looks_back_to_the_right_models(
-    teacher: str, stage: Make, monkeypatch: pytest.MonkeyPatch
+    teacher: str, harness: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """CND to the last round's end or to after the public phase, FRR to after the public phase; loss as in eq. 9."""
-    s = stage("fbcl", PLAIN, teacher=teacher, local_batch=64)
-    s.play()
+    s = harness("fbcl", PLAIN, teacher=teacher, local_batch=64)
+    s.run_rounds()
     ends = s.weights()
     checked = []
     loss = type(s.method).local_loss
@@ -107,18 +108,18 @@ def test_the_local_phase_looks_back_to_the_right_models(
         return value
 
     monkeypatch.setattr(type(s.method), "local_loss", spy)
-    s.play()
+    s.run_rounds()
     assert checked == [0, 1, 2]
 
 
-def test_the_mapping_learns_and_is_averaged_with_alike_models(stage: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    s = stage("fbcl", ("resnet10@2",), public_size=16, average="after-local")
+def test_the_mapping_learns_and_is_averaged_with_alike_models(harness: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    s = harness("fbcl", ("resnet10@2",), public_size=16, average="after-local")
     before = s.clients[0].modules["map"].weight.detach().clone()
-    s.play()
+    s.run_rounds()
     maps = [c.modules["map"].state_dict() for c in s.clients]
-    assert same(maps[1:], maps[:-1])
+    assert equal(maps[1:], maps[:-1])
     assert not torch.equal(before, maps[0]["weight"])
     model, part = (sum(t.nbytes for t in state.values()) for state in (s.weights()[0], maps[0]))
     sent = 3 * 4 * 16 * (8 + 8 * 8) + 3 * (model + part)
-    again = stage("fbcl", ("resnet10@2",), public_size=16, average="after-local")
-    assert again.play()[0]["bytes_up"] == sent
+    again = harness("fbcl", ("resnet10@2",), public_size=16, average="after-local")
+    assert again.run_rounds()[0]["bytes_up"] == sent

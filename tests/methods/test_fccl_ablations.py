@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.stage import FederationHarness, same
+from tests.federation_harness import FederationHarness
+from tests.helpers import equal
 from torch.nn.functional import cross_entropy
 
 from fedchoir.core.training import Batch
@@ -20,7 +21,7 @@ Make = Callable[..., FederationHarness]
 def after(make: Make, method: str = "fccl+", rounds: int = 2, **settings: Any) -> list[dict[str, torch.Tensor]]:
     """The clients' weights after some rounds."""
     s = make(method, PLAIN, **settings)
-    s.play(rounds)
+    s.run_rounds(rounds)
     return s.weights()
 
 
@@ -37,17 +38,17 @@ def after(make: Make, method: str = "fccl+", rounds: int = 2, **settings: Any) -
     ],
 )
 def test_a_batch_costs_what_the_modules_compare(
-    switches: dict[str, Any], numbers: Callable[[int], int], stage: Make
+    switches: dict[str, Any], numbers: Callable[[int], int], harness: Make
 ) -> None:
     """Tables 2 and 4: |B|·C + |B|·(|B| − 1) numbers a client and batch up, and as many down."""
-    (event,) = stage("fccl+", PLAIN, **switches).play()
+    (event,) = harness("fccl+", PLAIN, **switches).run_rounds()
     expected = 3 * 4 * sum(numbers(b) for b in (16, 16, 8))
     assert event["bytes_up"] == event["bytes_down"] == expected
 
 
-def test_the_public_loss_is_equation_6(stage: Make) -> None:
+def test_the_public_loss_is_equation_6(harness: Make) -> None:
     for switches in ({}, {"use_fisl": False}, {"use_fccm": False}):
-        s = stage("fccl+", PLAIN, omega=2.0, off_diagonal=0.1, **switches)
+        s = harness("fccl+", PLAIN, omega=2.0, off_diagonal=0.1, **switches)
         client = s.clients[0]
         h, z = client.features_and_logits(client.public_samples(s.batch()))
         g = torch.Generator().manual_seed(0)
@@ -59,28 +60,28 @@ def test_the_public_loss_is_equation_6(stage: Make) -> None:
         torch.testing.assert_close(value, expected)
 
 
-def test_fisl_off_is_a_weight_of_nothing(stage: Make) -> None:
-    off, nothing, on = (after(stage, **change) for change in ({"use_fisl": False}, {"omega": 0.0}, {}))
-    assert same(off, nothing)
-    assert not same(off, on)
+def test_fisl_off_is_a_weight_of_nothing(harness: Make) -> None:
+    off, nothing, on = (after(harness, **change) for change in ({"use_fisl": False}, {"omega": 0.0}, {}))
+    assert equal(off, nothing)
+    assert not equal(off, on)
 
 
-def test_without_any_module_it_is_solo(stage: Make) -> None:
-    bare = after(stage, use_fccm=False, use_fisl=False, regulariser="none")
-    assert same(bare, after(stage, "solo"))
-    assert same(
-        after(stage, "fccl", use_fccm=False, inter_weight=0.0, intra_weight=0.0),
-        after(stage, "solo", pretrain_epochs=2),
+def test_without_any_module_it_is_solo(harness: Make) -> None:
+    bare = after(harness, use_fccm=False, use_fisl=False, regulariser="none")
+    assert equal(bare, after(harness, "solo"))
+    assert equal(
+        after(harness, "fccl", use_fccm=False, inter_weight=0.0, intra_weight=0.0),
+        after(harness, "solo", pretrain_epochs=2),
     )
 
 
 # -- the local phase ---------------------------------------------------------------------------------------------------
 
 
-def test_equal_ways_to_say_the_same(stage: Make) -> None:
+def test_equal_ways_to_say_the_same(harness: Make) -> None:
     """KD is the whole share of KD; EWC without weight is no regulariser; each real choice differs from the others."""
     results = {
-        name: after(stage, local_epochs=2, **change)
+        name: after(harness, local_epochs=2, **change)
         for name, change in {
             "fntd": {},
             "no kd": {"kd_share": 0.0},
@@ -99,31 +100,31 @@ def test_equal_ways_to_say_the_same(stage: Make) -> None:
     for i, one in enumerate(results):
         for two in list(results)[i + 1 :]:
             alike = (one, two) in twins or (two, one) in twins
-            assert same(results[one], results[two]) == alike, (one, two)
+            assert equal(results[one], results[two]) == alike, (one, two)
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.0, "ffff"), (0.25, "kfff"), (0.5, "kkff"), (1.0, "kkkk")])
 def test_kd_comes_first_and_takes_its_share_of_the_epochs(
-    share: float, expected: str, stage: Make, monkeypatch: pytest.MonkeyPatch
+    share: float, expected: str, harness: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    s = stage("fccl+", PLAIN, local_epochs=4, kd_share=share, local_batch=64)
+    s = harness("fccl+", PLAIN, local_epochs=4, kd_share=share, local_batch=64)
     order: list[str] = []
     for name in ("kd_loss", "fntd_loss"):
         loss = getattr(type(s.method), name)
         monkeypatch.setattr(
             type(s.method), name, lambda m, c, b, loss=loss, tag=name[0]: (order.append(tag), loss(m, c, b))[1]
         )
-    s.play()
+    s.run_rounds()
     assert "".join(order) == 3 * expected
 
 
 @pytest.mark.parametrize("teacher", ["previous", "updated"])
 @pytest.mark.parametrize("form", ["masked", "renormalised"])
 def test_the_teacher_is_the_model_that_the_option_names(
-    teacher: str, form: str, stage: Make, monkeypatch: pytest.MonkeyPatch
+    teacher: str, form: str, harness: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    s = stage("fccl+", PLAIN, teacher=teacher, fntd_form=form, temperature=2.0, local_batch=64)
-    s.play()
+    s = harness("fccl+", PLAIN, teacher=teacher, fntd_form=form, temperature=2.0, local_batch=64)
+    s.run_rounds()
     ends = s.weights()
     seen = []
     original = type(s.method).fntd_loss
@@ -139,16 +140,18 @@ def test_the_teacher_is_the_model_that_the_option_names(
         return value
 
     monkeypatch.setattr(type(s.method), "fntd_loss", spy)
-    s.play()
+    s.run_rounds()
     assert seen == [0, 1, 2]
 
 
-def test_ewc_keeps_the_weights_that_mattered(stage: Make) -> None:
+def test_ewc_keeps_the_weights_that_mattered(harness: Make) -> None:
     def drift(weight: float) -> float:
-        s = stage("fccl+", PLAIN, regulariser="ewc", ewc_weight=weight, use_fccm=False, use_fisl=False, local_epochs=5)
-        s.play()
+        s = harness(
+            "fccl+", PLAIN, regulariser="ewc", ewc_weight=weight, use_fccm=False, use_fisl=False, local_epochs=5
+        )
+        s.run_rounds()
         before = s.weights()
-        s.play()
+        s.run_rounds()
         fishers: list[Any] = [c.memory["fisher"] for c in s.clients]
         return sum(
             (f[n] * (w[n] - b[n]).square()).sum().item()
@@ -163,10 +166,10 @@ def test_ewc_keeps_the_weights_that_mattered(stage: Make) -> None:
 
 
 def test_fccl_has_a_teacher_from_the_last_round_and_one_from_the_start(
-    stage: Make, monkeypatch: pytest.MonkeyPatch
+    harness: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    s = stage("fccl", PLAIN, local_batch=64, inter_weight=2.0, intra_weight=0.5)
-    s.play()
+    s = harness("fccl", PLAIN, local_batch=64, inter_weight=2.0, intra_weight=0.5)
+    s.run_rounds()
     ends, pretrained = s.weights(), [dict(c.memory["intra"]) for c in s.clients]
     seen = []
     loss = type(s.method).local_loss
@@ -181,14 +184,14 @@ def test_fccl_has_a_teacher_from_the_last_round_and_one_from_the_start(
         return value
 
     monkeypatch.setattr(type(s.method), "local_loss", spy)
-    s.play()
+    s.run_rounds()
     assert seen == [0, 1, 2]
-    assert same(pretrained, [dict(c.memory["intra"]) for c in s.clients])
+    assert equal(pretrained, [dict(c.memory["intra"]) for c in s.clients])
 
 
-def test_the_released_consensus_holds_the_previous_models_logits(stage: Make) -> None:
-    s = stage("fccl", PLAIN, own_logits="previous")
-    s.play()
+def test_the_released_consensus_holds_the_previous_models_logits(harness: Make) -> None:
+    s = harness("fccl", PLAIN, own_logits="previous")
+    s.run_rounds()
     client = s.clients[0]
     s.method.remember(client)
     before = client.public_outputs(s.batch())[1]
@@ -201,8 +204,8 @@ def test_the_released_consensus_holds_the_previous_models_logits(stage: Make) ->
 
 
 @pytest.mark.parametrize(("epochs", "rounds"), [(50, 40), (7, 3), (2, 5), (12, 4)])
-def test_solo_spreads_its_epochs_evenly_over_the_rounds(epochs: int, rounds: int, stage: Make) -> None:
-    s = stage("solo", PLAIN, rounds=rounds, epochs=epochs)
+def test_solo_spreads_its_epochs_evenly_over_the_rounds(epochs: int, rounds: int, harness: Make) -> None:
+    s = harness("solo", PLAIN, rounds=rounds, epochs=epochs)
     client = s.clients[0]
     shares = []
     for index in range(rounds):
@@ -212,8 +215,8 @@ def test_solo_spreads_its_epochs_evenly_over_the_rounds(epochs: int, rounds: int
     assert max(shares) - min(shares) <= 1
 
 
-def test_solo_trains_as_others_do_by_default_and_sends_nothing(stage: Make) -> None:
-    s = stage("solo", PLAIN, local_epochs="3,1,2")
+def test_solo_trains_as_others_do_by_default_and_sends_nothing(harness: Make) -> None:
+    s = harness("solo", PLAIN, local_epochs="3,1,2")
     assert [s.method.epochs_in(c) for c in s.clients] == [3, 1, 2]
-    (event,) = s.play()
+    (event,) = s.run_rounds()
     assert event["bytes_up"] == event["bytes_down"] == 0

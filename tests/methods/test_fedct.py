@@ -84,7 +84,7 @@ def test_prototypes_are_class_means_of_features() -> None:
 def test_the_consistency_matrix_is_each_classifier_on_each_set_of_prototypes(model: str) -> None:
     cards = tuple(ClientInfo(f"c{k}", model, 10, 10, "global") for k in range(3))
     method = a_method()
-    method.task = replace(method.task, clients=cards, image_size=32)
+    method.spec = replace(method.spec, clients=cards, image_size=32)
     heads, aggregated = [], {}
     for k in range(3):
         torch.manual_seed(k)

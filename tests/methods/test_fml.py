@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from tests.stage import FederationHarness, same
+from tests.federation_harness import FederationHarness
+from tests.helpers import equal
 
 from fedchoir import Experiment, run
 from fedchoir.core.training import Batch
@@ -16,14 +17,14 @@ from fedchoir.utils.errors import UsageError
 Make = Callable[..., FederationHarness]
 
 
-def test_memes_start_alike_whatever_they_stand_beside(stage: Make) -> None:
-    memes = [c.modules["meme"].state_dict() for c in stage("fml").clients]
-    assert same(memes[1:], memes[:-1])
+def test_memes_start_alike_whatever_they_stand_beside(harness: Make) -> None:
+    memes = [c.modules["meme"].state_dict() for c in harness("fml").clients]
+    assert equal(memes[1:], memes[:-1])
 
 
-def test_the_shared_model_is_averaged_and_handed_out(stage: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    s = stage("fml", meme="resnet10@2")  # with buffers
-    (event,) = s.play()
+def test_the_shared_model_is_averaged_and_handed_out(harness: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    s = harness("fml", meme="resnet10@2")  # with buffers
+    (event,) = s.run_rounds()
     memes = [c.modules["meme"].state_dict() for c in s.clients]
     for name, tensor in memes[0].items():
         mean = sum(m[name].double() for m in memes) / 3  # all clients have as many images
@@ -41,13 +42,13 @@ def test_the_shared_model_is_averaged_and_handed_out(stage: Make, monkeypatch: p
         local_update(method, client)
 
     monkeypatch.setattr(type(s.method), "local_update", spy)
-    (event,) = s.play()
+    (event,) = s.run_rounds()
     assert event["bytes_down"] == 3 * size
-    assert same(starts, [merged] * 3)
+    assert equal(starts, [merged] * 3)
 
 
-def test_the_loss_is_two_losses_with_fixed_teachers(stage: Make) -> None:
-    s = stage("fml", own_share=0.3, shared_share=0.8)
+def test_the_loss_is_two_losses_with_fixed_teachers(harness: Make) -> None:
+    s = harness("fml", own_share=0.3, shared_share=0.8)
     client = s.clients[0]
     images, labels = next(client.private_chunks())
     with torch.no_grad():
@@ -64,13 +65,13 @@ def test_the_loss_is_two_losses_with_fixed_teachers(stage: Make) -> None:
     np.testing.assert_allclose(client.model.head.bias.grad, gradient, atol=1e-5)
 
 
-def test_without_distillation_the_own_model_learns_alone(stage: Make) -> None:
+def test_without_distillation_the_own_model_learns_alone(harness: Make) -> None:
     models = ("simple_cnn@4", "mlp", "simple_cnn@6")
-    apart, alone, together = stage("fml", models, own_share=1.0), stage("solo", models), stage("fml", models)
+    apart, alone, together = harness("fml", models, own_share=1.0), harness("solo", models), harness("fml", models)
     for s in (apart, alone, together):
-        s.play(2)
-    assert same(apart.weights(), alone.weights())
-    assert not same(together.weights(), alone.weights())
+        s.run_rounds(2)
+    assert equal(apart.weights(), alone.weights())
+    assert not equal(together.weights(), alone.weights())
 
 
 def test_an_unknown_shared_model_is_refused(small: Callable[..., Experiment]) -> None:

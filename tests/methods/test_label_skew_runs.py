@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.helpers import events
 
 from fedchoir import Experiment, Result, methods, run
 from fedchoir.core import checkpoint
@@ -22,10 +23,6 @@ from fedchoir.payload import Payload
 
 CLASSES = 5
 CROSS = ["fedexg", "pgct", "fedct"]
-
-
-def events(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
 
 
 def saved_server(experiment: Experiment) -> dict[str, torch.Tensor]:

@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
-from tests.stage import FederationHarness
+from tests.federation_harness import FederationHarness
 
 from fedchoir import methods
 from fedchoir.core.settings import Settings
@@ -44,12 +44,14 @@ def test_profiles_set_only_options_that_exist(name: str) -> None:
     ],
 )
 def test_options_that_exclude_each_other(
-    method: str, settings: dict[str, Any], line: str, stage: Callable[..., FederationHarness]
+    method: str, settings: dict[str, Any], line: str, harness: Callable[..., FederationHarness]
 ) -> None:
     with pytest.raises(UsageError, match=rf"^{line}"):
-        stage(method, models=("simple_cnn@4",), **settings)
+        harness(method, models=("simple_cnn@4",), **settings)
 
 
-def test_encoders_that_are_alike_are_not_averaged_without_their_heads(stage: Callable[..., FederationHarness]) -> None:
+def test_encoders_that_are_alike_are_not_averaged_without_their_heads(
+    harness: Callable[..., FederationHarness],
+) -> None:
     for name in ("fedmd-ssl", "feddf-ssl"):
-        assert not stage(name, models=("simple_cnn@4",), dim=8, hidden=16).method.averages("before-local")
+        assert not harness(name, models=("simple_cnn@4",), dim=8, hidden=16).method.averages("before-local")

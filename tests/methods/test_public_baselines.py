@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.stage import FederationHarness, same
+from tests.federation_harness import FederationHarness
+from tests.helpers import equal
 
 from fedchoir.core.training import Batch
 from fedchoir.payload import Payload
@@ -30,7 +31,7 @@ def divergence(p: np.ndarray, q: np.ndarray) -> np.ndarray:
 
 
 def predictions(s: FederationHarness) -> dict[int, np.ndarray]:
-    return {k: softmax(aggregated["logits"].double().numpy()) for k, aggregated in s.say().items()}
+    return {k: softmax(aggregated["logits"].double().numpy()) for k, aggregated in s.share().items()}
 
 
 def drawn(s: FederationHarness, scale: float = 3.0, seed: int = 0) -> dict[int, Payload]:
@@ -50,9 +51,9 @@ def loss_on(s: FederationHarness, k: int, received: Payload) -> float:
 
 
 @pytest.mark.parametrize("method", ["fedmd", "feddf"])
-def test_the_distance_to_the_mean_of_all_logits(method: str, stage: Make) -> None:
-    s = stage(method)
-    logits = {k: aggregated["logits"].double().numpy() for k, aggregated in s.say().items()}
+def test_the_distance_to_the_mean_of_all_logits(method: str, harness: Make) -> None:
+    s = harness(method)
+    logits = {k: aggregated["logits"].double().numpy() for k, aggregated in s.share().items()}
     mean = np.mean(list(logits.values()), axis=0)
     value = loss_on(s, 1, Payload(logits=torch.from_numpy(mean).float()))
     if method == "fedmd":
@@ -68,34 +69,34 @@ def test_the_distance_to_the_mean_of_all_logits(method: str, stage: Make) -> Non
 @pytest.mark.parametrize("average", ["before-local", "after-local", "never"])
 @pytest.mark.parametrize("method", ["fedmd", "fccl+", "fbcl", "rcfl", "rhfl", "fedmatch", "fml"])
 def test_alike_models_are_averaged_when_the_option_says(
-    method: str, average: str, stage: Make, monkeypatch: pytest.MonkeyPatch
+    method: str, average: str, harness: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Weights and BatchNorm's buffers are equal at all clients from averaging on, until clients practise."""
-    s = stage(method, ("resnet10@2",), average=average, public_size=16, local_batch=48)
-    s.play()
+    s = harness(method, ("resnet10@2",), average=average, public_size=16, local_batch=48)
+    s.run_rounds()
     ends = s.weights()
     assert any("running_mean" in name for name in ends[0])
-    assert same(ends[1:], ends[:-1]) == (average == "after-local")
+    assert equal(ends[1:], ends[:-1]) == (average == "after-local")
     starts = []
     local_update = type(s.method).local_update
     monkeypatch.setattr(
         type(s.method), "local_update", lambda m, c: (starts.append(c.snapshot()), local_update(m, c))[1]
     )
-    s.play()
+    s.run_rounds()
     if average != "after-local":  # then clients entered the round alike, and only what they hear parts them
-        assert same(starts[1:], starts[:-1]) == (average == "before-local")
+        assert equal(starts[1:], starts[:-1]) == (average == "before-local")
 
 
-def test_different_models_are_never_averaged(stage: Make) -> None:
-    (event,) = stage("fedmd", average="after-local").play()
+def test_different_models_are_never_averaged(harness: Make) -> None:
+    (event,) = harness("fedmd", average="after-local").run_rounds()
     assert event["bytes_up"] == 3 * 4 * 40 * 4
 
 
 # -- RHFL --------------------------------------------------------------------------------------------------------------
 
 
-def test_confidence_is_the_fall_of_the_local_loss(stage: Make) -> None:
-    method = stage("rhfl").method
+def test_confidence_is_the_fall_of_the_local_loss(harness: Make) -> None:
+    method = harness("rhfl").method
     assert method.confidence({0: 2.0, 1: 3.0, 2: 4.0}).tolist() == [0.5, 0.5, 0.5]
     now = {0: 1.0, 1: 2.7, 2: 3.0}
     fall = np.array([(2 - 1) / 1, (3 - 2.7) / 2.7, (4 - 3) / 3])
@@ -105,8 +106,8 @@ def test_confidence_is_the_fall_of_the_local_loss(stage: Make) -> None:
     assert expected.argmax() == 0
 
 
-def test_confidence_stands_rising_losses_newcomers_and_silence(stage: Make) -> None:
-    method = stage("rhfl").method
+def test_confidence_stands_rising_losses_newcomers_and_silence(harness: Make) -> None:
+    method = harness("rhfl").method
     method.confidence({0: 2.0, 1: 2.0})  # the third did not take part
     weights = method.confidence({0: 3.0, 1: 1.9, 2: 5.0})
     assert weights[1] > weights[2] > weights[0]  # a newcomer has neither gained nor lost confidence
@@ -116,24 +117,24 @@ def test_confidence_stands_rising_losses_newcomers_and_silence(stage: Make) -> N
     assert method.server["loss"].tolist() == [3.0, 1.9, 5.0]
 
 
-def test_confidence_can_be_switched_off(stage: Make) -> None:
-    method = stage("rhfl", eta=0.0).method
+def test_confidence_can_be_switched_off(harness: Make) -> None:
+    method = harness("rhfl", eta=0.0).method
     method.confidence({0: 2.0, 1: 2.0, 2: 2.0})
     np.testing.assert_allclose(method.confidence({0: 1.0, 1: 2.0, 2: 3.0}), 1 / 3)
 
 
-def test_rhfl_is_the_weighted_divergence_from_every_other_client(stage: Make) -> None:
-    s = stage("rhfl")
+def test_rhfl_is_the_weighted_divergence_from_every_other_client(harness: Make) -> None:
+    s = harness("rhfl")
     s.method.server["confidence"] = torch.tensor([0.2, 0.5, 0.3])
     p = predictions(s)
-    received = s.method.of_the_others(s.say())
+    received = s.method.of_the_others(s.share())
     for i in range(3):
         expected = sum(w * divergence(p[k], p[i]).mean() for k, w in enumerate((0.2, 0.5, 0.3)) if k != i)
         assert loss_on(s, i, received[i]) == pytest.approx(expected, rel=1e-3, abs=1e-6)
 
 
-def test_a_client_that_was_left_out_hears_all_the_others(stage: Make) -> None:
-    s = stage("rhfl")
+def test_a_client_that_was_left_out_hears_all_the_others(harness: Make) -> None:
+    s = harness("rhfl")
     s.method.server["confidence"] = torch.tensor([0.2, 0.5, 0.3])
     aggregated = drawn(s)
     whole, partial = s.method.of_the_others(aggregated), s.method.of_the_others({k: aggregated[k] for k in (0, 2)})
@@ -142,8 +143,8 @@ def test_a_client_that_was_left_out_hears_all_the_others(stage: Make) -> None:
 
 
 @pytest.mark.parametrize("noise", ["symmetric", "pair"])
-def test_label_noise_reaches_the_labels_and_the_loss_is_noise_tolerant(noise: str, stage: Make) -> None:
-    clean, noisy = stage("rhfl", CNN), stage("rhfl", CNN, label_noise=0.25, noise_type=noise)
+def test_label_noise_reaches_the_labels_and_the_loss_is_noise_tolerant(noise: str, harness: Make) -> None:
+    clean, noisy = harness("rhfl", CNN), harness("rhfl", CNN, label_noise=0.25, noise_type=noise)
     wrong = [
         int((a.private.labels != b.private.labels).sum()) for a, b in zip(clean.clients, noisy.clients, strict=True)
     ]
@@ -156,14 +157,14 @@ def test_label_noise_reaches_the_labels_and_the_loss_is_noise_tolerant(noise: st
     reverse = -math.log(1e-4) * (1 - p[picked])
     expected = (0.1 * -np.log(p[picked]) + reverse).mean()
     assert noisy.method.admit(client).scalars["loss"] == pytest.approx(expected, rel=1e-4)
-    assert np.isfinite(list(noisy.play()[0]["losses"][client.name].values())).all()
+    assert np.isfinite(list(noisy.run_rounds()[0]["losses"][client.name].values())).all()
 
 
 # -- FedMatch ----------------------------------------------------------------------------------------------------------
 
 
-def test_helpers_are_the_nearest_and_count_where_they_are_confident(stage: Make) -> None:
-    s = stage("fedmatch", helpers=1, confidence=0.75)
+def test_helpers_are_the_nearest_and_count_where_they_are_confident(harness: Make) -> None:
+    s = harness("fedmatch", helpers=1, confidence=0.75)
     aggregated = drawn(s)
     p = {k: softmax(v["logits"].double().numpy()) for k, v in aggregated.items()}
     received = s.method.of_the_helpers(aggregated)
@@ -176,8 +177,8 @@ def test_helpers_are_the_nearest_and_count_where_they_are_confident(stage: Make)
         assert loss_on(s, i, received[i]) == pytest.approx(expected, rel=1e-3, abs=1e-6)
 
 
-def test_more_helpers_than_clients_are_all_the_others(stage: Make) -> None:
-    s = stage("fedmatch", helpers=9, confidence=0.0)
+def test_more_helpers_than_clients_are_all_the_others(harness: Make) -> None:
+    s = harness("fedmatch", helpers=9, confidence=0.0)
     aggregated = drawn(s)
     received = s.method.of_the_helpers(aggregated)
     others = (aggregated[1]["logits"].softmax(1) + aggregated[2]["logits"].softmax(1)) / 2
@@ -186,19 +187,19 @@ def test_more_helpers_than_clients_are_all_the_others(stage: Make) -> None:
     assert not any(payload[name].any() for payload in alone.values() for name in payload)
 
 
-def test_without_a_confident_helper_nothing_is_learned(stage: Make) -> None:
+def test_without_a_confident_helper_nothing_is_learned(harness: Make) -> None:
     """The public phase then moves BatchNorm's statistics alone; these models have none."""
     models = ("simple_cnn@4", "mlp", "simple_cnn@6")
-    quiet, alone = stage("fedmatch", models, confidence=1.0), stage("solo", models)
-    quiet.play(), alone.play()
-    assert same(quiet.weights(), alone.weights())
+    quiet, alone = harness("fedmatch", models, confidence=1.0), harness("solo", models)
+    quiet.run_rounds(), alone.run_rounds()
+    assert equal(quiet.weights(), alone.weights())
 
 
 # -- RCFL --------------------------------------------------------------------------------------------------------------
 
 
-def test_the_consensus_on_a_label_is_its_owners(stage: Make, uneven: Path) -> None:
-    s = stage("rcfl", scenario=uneven)
+def test_the_consensus_on_a_label_is_its_owners(harness: Make, uneven: Path) -> None:
+    s = harness("rcfl", scenario=uneven)
     accuracy, owned, logits = {}, {}, {}
     for c in s.clients:
         s.method.assess(c)
@@ -208,7 +209,7 @@ def test_the_consensus_on_a_label_is_its_owners(stage: Make, uneven: Path) -> No
         accuracy[c.index] = torch.cat(right).float().mean().item()
         owned[c.index] = set(c.private.labels.tolist())
         logits[c.index] = c.public_outputs(s.batch())[1].numpy()
-    aggregated = s.say()
+    aggregated = s.share()
     aggregator = s.method.aggregator()
     for k, payload in aggregated.items():
         aggregator.add(k, [payload])
@@ -221,8 +222,8 @@ def test_the_consensus_on_a_label_is_its_owners(stage: Make, uneven: Path) -> No
         np.testing.assert_allclose(received["logits"][:, label], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_label_of_nobody_takes_no_part(stage: Make) -> None:
-    s = stage("rcfl", CNN)
+def test_a_label_of_nobody_takes_no_part(harness: Make) -> None:
+    s = harness("rcfl", CNN)
     client = s.clients[0]
     z = client.public_outputs(s.batch())[1].double().numpy()[:, :3]
     target = torch.randn(16, 4, generator=torch.Generator().manual_seed(1))
@@ -235,18 +236,20 @@ def test_a_label_of_nobody_takes_no_part(stage: Make) -> None:
     assert gradient[:3].abs().sum() > 0
 
 
-def test_unequal_class_sets_break_nothing(stage: Make, uneven: Path) -> None:
+def test_unequal_class_sets_break_nothing(harness: Make, uneven: Path) -> None:
     for method in ("rcfl", "rhfl", "fedmatch", "fbcl"):
-        s = stage(method, ("simple_cnn@4", "mlp"), scenario=uneven, rounds=2)
-        events = s.play(2)
+        s = harness(method, ("simple_cnn@4", "mlp"), scenario=uneven, rounds=2)
+        events = s.run_rounds(2)
         assert not any(e["left_out"] for e in events), method
         assert all(t.isfinite().all() for weights in s.weights() for t in weights.values()), method
 
 
 @pytest.mark.parametrize("method", ["rcfl", "rhfl", "fedmatch", "fbcl", "fedmd"])
-def test_one_exchange_a_pass_carries_as_much(method: str, stage: Make) -> None:
+def test_one_exchange_a_pass_carries_as_much(method: str, harness: Make) -> None:
     """With sync = epoch every client hears of all batches at once, each its own."""
-    (by_batch,), (by_epoch,) = (stage(method, CNN, sync=sync, average="never").play() for sync in ("batch", "epoch"))
+    (by_batch,), (by_epoch,) = (
+        harness(method, CNN, sync=sync, average="never").run_rounds() for sync in ("batch", "epoch")
+    )
     assert by_epoch["messages"] < by_batch["messages"]
     for key in ("bytes_up", "bytes_down"):
         assert by_epoch[key] == by_batch[key] > 0

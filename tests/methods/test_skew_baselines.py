@@ -43,7 +43,7 @@ def a_method(cls: type[Method], **changes: Any) -> Any:
 
 
 def a_client(method: Method, index: int = 0) -> Client:
-    size = method.task.clients[index].train
+    size = method.spec.clients[index].train
     g = torch.Generator().manual_seed(index)
     pixels = torch.randint(0, 256, (size, 3, 16, 16), generator=g, dtype=torch.uint8)
     torch.manual_seed(0)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.helpers import equal, events
 
 from fedchoir import Experiment, Result, methods, run
 from fedchoir.core import checkpoint
@@ -21,17 +22,9 @@ Small = Callable[..., Experiment]
 N = 8  # dim of the small runs
 
 
-def events(experiment: Experiment) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (experiment.out / "events.jsonl").read_text().splitlines()]
-
-
 def weights(experiment: Experiment, client: int = 0) -> dict[str, torch.Tensor]:
     state = checkpoint.load(checkpoint.latest(experiment.out / "checkpoint"), f"client-{client:05d}")
     return {name: t for name, t in state.items() if not name.startswith(("parts/correlations", "memory/"))}
-
-
-def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
 
 
 def test_fedfoa_is_byol_until_it_listens(small: Small) -> None:
@@ -41,9 +34,9 @@ def test_fedfoa_is_byol_until_it_listens(small: Small) -> None:
     heeds = small("fedfoa", "heeds", rounds=2, settings={"foa_weight": 1.0})
     for experiment in (alone, warm, deaf, heeds):
         run(experiment)
-    assert same(weights(alone), weights(warm))
-    assert same(weights(alone), weights(deaf))
-    assert not all(same(weights(alone, k), weights(heeds, k)) for k in range(3))
+    assert equal(weights(alone), weights(warm))
+    assert equal(weights(alone), weights(deaf))
+    assert not all(equal(weights(alone, k), weights(heeds, k)) for k in range(3))
 
 
 def test_one_matrix_a_round_goes_up_and_the_others_come_down(small: Small) -> None:
@@ -112,9 +105,9 @@ def test_fedbyol_goes_on_from_the_average_target_too(small: Small, monkeypatch: 
         nonlocal calls
         download(self, client, received)
         calls += 1
-        assert same(client.model.state_dict(), received.under("weights"))
+        assert equal(client.model.state_dict(), received.under("weights"))
         for name in ("calibration", "projector", "predictor"):
-            assert same(client.modules[name].state_dict(), received.under(name))
+            assert equal(client.modules[name].state_dict(), received.under(name))
         slow = list(client.modules["target"].parameters())
         assert all(torch.equal(a, b) for a, b in zip(slow, online_parameters(client), strict=True))
 
@@ -135,10 +128,10 @@ def test_fedu_keeps_its_predictor_where_it_diverged(
         before = {n: t.clone() for n, t in client.modules["predictor"].state_dict().items()}
         target = {n: t.clone() for n, t in client.modules["target"].state_dict().items()}
         download(self, client, received)
-        assert same(client.model.state_dict(), received.under("weights"))
-        assert same(client.modules["target"].state_dict(), target)
+        assert equal(client.model.state_dict(), received.under("weights"))
+        assert equal(client.modules["target"].state_dict(), target)
         after = client.modules["predictor"].state_dict()
-        kept.append((same(after, before), same(after, received.under("predictor"))))
+        kept.append((equal(after, before), equal(after, received.under("predictor"))))
 
     monkeypatch.setattr(cls, "download", spy)
     run(small("fedu", rounds=2, settings={"threshold": threshold}))
@@ -176,9 +169,9 @@ def test_who_has_not_trained_yet_takes_the_average_as_it_is(
 
     def spy(self: Any, client: Client, received: Any) -> None:
         download(self, client, received)
-        whole = same(client.model.state_dict(), received.under("weights"))
+        whole = equal(client.model.state_dict(), received.under("weights"))
         taken.setdefault(client.index, []).append(
-            whole and same(client.modules["predictor"].state_dict(), received.under("predictor"))
+            whole and equal(client.modules["predictor"].state_dict(), received.under("predictor"))
         )
 
     monkeypatch.setattr(cls, "download", spy)
@@ -204,7 +197,7 @@ def test_blend_and_divergence_by_hand() -> None:
     assert norm.weight.tolist() == [1.5, 1.5]
     assert norm.num_batches_tracked == 0
     blend(norm, other.state_dict(), torch.tensor(1.0))
-    assert same(norm.state_dict(), other.state_dict())
+    assert equal(norm.state_dict(), other.state_dict())
 
 
 def test_public_features_travel_in_the_common_width(small: Small) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.stage import FederationHarness, same
+from tests.federation_harness import FederationHarness
+from tests.helpers import equal
 
 from fedchoir.core.client import Client
 from fedchoir.core.exchange import Reply
@@ -35,9 +36,9 @@ def features(client: Client) -> np.ndarray:
 
 
 @pytest.mark.parametrize("weighting", ["size", "uniform"])
-def test_fedavg_averages_weights_and_buffers(weighting: str, stage: Make, uneven: Path) -> None:
-    s = stage("fedavg", BATCHNORM, weighting=weighting, scenario=uneven)
-    s.play()
+def test_fedavg_averages_weights_and_buffers(weighting: str, harness: Make, uneven: Path) -> None:
+    s = harness("fedavg", BATCHNORM, weighting=weighting, scenario=uneven)
+    s.run_rounds()
     parts = s.weights()
     sizes = [len(c.private) for c in s.clients]
     assert len(set(sizes)) > 1
@@ -52,26 +53,26 @@ def test_fedavg_averages_weights_and_buffers(weighting: str, stage: Make, uneven
             assert tensor.item() == round(expected.item())
 
 
-def test_a_round_starts_from_the_global_model(stage: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    s = stage("fedavg", BATCHNORM)
-    s.play()
+def test_a_round_starts_from_the_global_model(harness: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    s = harness("fedavg", BATCHNORM)
+    s.run_rounds()
     merged = s.method.global_weights()
     starts = []
     local_update = type(s.method).local_update
     monkeypatch.setattr(
         type(s.method), "local_update", lambda m, c: (starts.append(c.snapshot()), local_update(m, c))[1]
     )
-    s.play()
-    assert same(starts, [merged] * 3)
+    s.run_rounds()
+    assert equal(starts, [merged] * 3)
 
 
-def test_tested_may_be_what_clients_make_of_the_global_model(stage: Make) -> None:
-    tests = {tested: stage("fedavg", BATCHNORM, eval_model=tested, local_lr=0.05) for tested in ("global", "own")}
-    one, own = (s.play(2)[-1] for s in tests.values())
+def test_tested_may_be_what_clients_make_of_the_global_model(harness: Make) -> None:
+    tests = {tested: harness("fedavg", BATCHNORM, eval_model=tested, local_lr=0.05) for tested in ("global", "own")}
+    one, own = (s.run_rounds(2)[-1] for s in tests.values())
     assert one["losses"] == own["losses"]  # what is tested changes nothing in what is learnt
     assert one["accuracy"][0] == one["accuracy"][1] == one["accuracy"][2]
     s = tests["own"]
-    assert not same(s.weights(), s.weights()[1:] + s.weights()[:1])
+    assert not equal(s.weights(), s.weights()[1:] + s.weights()[:1])
     assert own["accuracy"] == [s.method.evaluate(c, s.engine._tests) for c in s.clients]
     assert s.engine.evaluate(dict(Payload(s.method.server).under("weights"))) == one["accuracy"]
 
@@ -80,30 +81,30 @@ def test_tested_may_be_what_clients_make_of_the_global_model(stage: Make) -> Non
     ("method", "off"),
     [("fedprox", {"mu": 0.0}), ("moon", {"mu": 0.0}), ("fedproc", {"alpha": 0.0}), ("fedrs", {"alpha": 1.0})],
 )
-def test_without_its_term_a_method_is_fedavg(method: str, off: dict[str, Any], stage: Make, uneven: Path) -> None:
+def test_without_its_term_a_method_is_fedavg(method: str, off: dict[str, Any], harness: Make, uneven: Path) -> None:
     plain, switched, on = (
-        stage(name, CNN, scenario=uneven, **settings)
+        harness(name, CNN, scenario=uneven, **settings)
         for name, settings in (("fedavg", {}), (method, off), (method, {}))
     )
     for s in (plain, switched, on):
-        s.play(2)
-    assert same(plain.weights(), switched.weights())
-    assert not same(plain.weights(), on.weights())
+        s.run_rounds(2)
+    assert equal(plain.weights(), switched.weights())
+    assert not equal(plain.weights(), on.weights())
 
 
 @pytest.mark.parametrize("method", ["moon", "fedproc", "fedrs", "fedprox"])
-def test_classes_that_a_client_or_everyone_lacks_break_nothing(method: str, stage: Make, uneven: Path) -> None:
-    s = stage(method, CNN, rounds=3, scenario=uneven, fraction=0.67)
-    events = s.play(3)
+def test_classes_that_a_client_or_everyone_lacks_break_nothing(method: str, harness: Make, uneven: Path) -> None:
+    s = harness(method, CNN, rounds=3, scenario=uneven, fraction=0.67)
+    events = s.run_rounds(3)
     assert all(np.isfinite(list(e["losses"][c].values())).all() for e in events for c in e["clients"])
     assert all(t.isfinite().all() for weights in s.weights() for t in weights.values())
     assert not any(e["left_out"] for e in events)
 
 
-def test_fedprox_holds_the_weights_near_the_global_ones(stage: Make) -> None:
+def test_fedprox_holds_the_weights_near_the_global_ones(harness: Make) -> None:
     def distance(mu: float) -> float:
-        s = stage("fedprox", CNN, mu=mu)
-        s.play()
+        s = harness("fedprox", CNN, mu=mu)
+        s.run_rounds()
         start = s.method.architecture.state_dict()
         return sum((w[n] - start[n]).square().sum().item() for w in s.weights() for n in start)
 
@@ -114,16 +115,16 @@ def test_fedprox_holds_the_weights_near_the_global_ones(stage: Make) -> None:
 
 
 def test_moon_compares_with_the_global_and_the_clients_own_last_model(
-    stage: Make, monkeypatch: pytest.MonkeyPatch
+    harness: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    s = stage("moon", CNN, local_batch=64)  # one batch holds all private images
-    s.play()
+    s = harness("moon", CNN, local_batch=64)  # one batch holds all private images
+    s.run_rounds()
     previous = [features(c) for c in s.clients]
     seen: dict[int, Batch] = {}
     loss = type(s.method).local_loss
     monkeypatch.setattr(type(s.method), "local_loss", lambda m, c, b: (seen.setdefault(c.index, b), loss(m, c, b))[1])
     merged = s.method.global_weights()
-    s.play()
+    s.run_rounds()
     for client in s.clients:
         client.model.load_state_dict(merged)
         batch = seen[client.index]
@@ -135,23 +136,23 @@ def test_moon_compares_with_the_global_and_the_clients_own_last_model(
         np.testing.assert_allclose(batch["h_previous"], previous[client.index][order], atol=1e-5)
 
 
-def test_moon_starts_with_cross_entropy_alone(stage: Make) -> None:
-    one, two = stage("moon"), stage("fedavg")
-    assert one.play()[0]["losses"] == two.play()[0]["losses"]
-    assert same(one.weights(), two.weights())
+def test_moon_starts_with_cross_entropy_alone(harness: Make) -> None:
+    one, two = harness("moon"), harness("fedavg")
+    assert one.run_rounds()[0]["losses"] == two.run_rounds()[0]["losses"]
+    assert equal(one.weights(), two.weights())
 
 
 # -- FedProc -----------------------------------------------------------------------------------------------------------
 
 
-def test_global_prototypes_are_means_over_the_clients_that_have_the_class(stage: Make, uneven: Path) -> None:
-    s = stage("fedproc", scenario=uneven)
-    s.play()
+def test_global_prototypes_are_means_over_the_clients_that_have_the_class(harness: Make, uneven: Path) -> None:
+    s = harness("fedproc", scenario=uneven)
+    s.run_rounds()
     local = {}
     for c in s.clients:
         h, y = features(c), c.private.labels.numpy()
         local[c.index] = {k: h[y == k].mean(axis=0) for k in set(y.tolist())}
-    s.play()
+    s.run_rounds()
     for c in s.clients:
         kept, present = c.memory["prototypes"], c.memory["present"]
         assert present.tolist() == [True, True, True, False]
@@ -160,8 +161,8 @@ def test_global_prototypes_are_means_over_the_clients_that_have_the_class(stage:
             np.testing.assert_allclose(kept[k], np.mean(owners, axis=0), rtol=1e-4, atol=1e-5)
 
 
-def test_the_contrast_fades(stage: Make) -> None:
-    falling, fixed = stage("fedproc", rounds=4), stage("fedproc", alpha=0.5)
+def test_the_contrast_fades(harness: Make) -> None:
+    falling, fixed = harness("fedproc", rounds=4), harness("fedproc", alpha=0.5)
     client = falling.clients[0]
     alphas = []
     for index in range(4):
@@ -171,8 +172,8 @@ def test_the_contrast_fades(stage: Make) -> None:
     assert fixed.method.alpha(client) == 0.5
 
 
-def test_prototypes_of_another_width_are_left_out(stage: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    s = stage("fedproc")
+def test_prototypes_of_another_width_are_left_out(harness: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    s = harness("fedproc")
     ask = LocalEngine.execute
 
     def wide(self: LocalEngine, *arguments: Any) -> Any:
@@ -184,7 +185,7 @@ def test_prototypes_of_another_width_are_left_out(stage: Make, monkeypatch: pyte
                 yield reply
 
     monkeypatch.setattr(LocalEngine, "execute", wide)
-    (event,) = s.play()
+    (event,) = s.run_rounds()
     assert [out["client"] for out in event["left_out"]] == [s.clients[0].name]
     assert "declared as C d = (4, 32)" in event["left_out"][0]["why"]
 
@@ -192,8 +193,8 @@ def test_prototypes_of_another_width_are_left_out(stage: Make, monkeypatch: pyte
 # -- FedRS -------------------------------------------------------------------------------------------------------------
 
 
-def test_fedrs_scales_the_logits_of_missing_classes(stage: Make, uneven: Path) -> None:
-    s = stage("fedrs", CNN, scenario=uneven, alpha=0.25)
+def test_fedrs_scales_the_logits_of_missing_classes(harness: Make, uneven: Path) -> None:
+    s = harness("fedrs", CNN, scenario=uneven, alpha=0.25)
     client = s.clients[[c.name for c in s.clients].index("green")]
     client.memory["owned"] = client.class_counts() > 0
     assert client.class_counts().tolist() == [0, 12, 12, 0]
@@ -205,7 +206,7 @@ def test_fedrs_scales_the_logits_of_missing_classes(stage: Make, uneven: Path) -
     assert value.item() == pytest.approx(-np.mean(logs), rel=1e-5)
 
 
-def test_fedrs_with_every_class_is_fedavg(stage: Make) -> None:
-    one, two = stage("fedrs"), stage("fedavg")
-    one.play(2), two.play(2)
-    assert same(one.weights(), two.weights())
+def test_fedrs_with_every_class_is_fedavg(harness: Make) -> None:
+    one, two = harness("fedrs"), harness("fedavg")
+    one.run_rounds(2), two.run_rounds(2)
+    assert equal(one.weights(), two.weights())

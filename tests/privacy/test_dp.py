@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.helpers import events
 from torch import nn
 
 from fedchoir import Experiment, Result, methods, run
@@ -23,10 +22,6 @@ from fedchoir.privacy import dp
 from fedchoir.utils.errors import UsageError
 
 NOISY = {"dp_noise": 1.0, "dp_clip": 1.0}
-
-
-def events(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
 
 
 def test_one_full_gaussian_release_against_the_exact_formula() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 import tomli_w
 import torch
 from tests.contract.test_flower_contract import Courier, Gone, dying, on_flower
+from tests.helpers import events, numbers
 from tests.privacy.test_secure_sum import assert_uniform
 
 from fedchoir import Experiment, methods, run
@@ -21,7 +22,8 @@ from fedchoir.privacy.secure_aggregation.client import MASKED
 from fedchoir.utils.errors import UsageError
 
 EACH = {"fedct", "fedexg", "fedfoa", "fedmatch", "pgct", "rhfl"}
-"""Methods whose server looks at single answers."""
+"""Methods whose server needs single payloads."""
+results = partial(numbers, only=("round", "accuracy", "losses", "measures", "left_out"))
 
 
 @pytest.mark.parametrize("name", list(methods.registry()))
@@ -33,7 +35,7 @@ def test_every_method_runs_on_sums_or_says_why_not(name: str, small: Callable[..
         return
     run(small(name, "plain", rounds=2))
     run(small(name, "secure", rounds=2, secure=True))
-    for one, two in zip(numbers(tmp_path / "plain"), numbers(tmp_path / "secure"), strict=True):
+    for one, two in zip(results(tmp_path / "plain"), results(tmp_path / "secure"), strict=True):
         assert two["left_out"] == []
         for client, losses in one["losses"].items():
             for what, value in losses.items():
@@ -62,7 +64,7 @@ def test_sites_hide_their_answers_and_the_numbers_are_the_local_ones(
 
     flower = small(name, "flower", **changes)
     result, courier = on_flower(flower, tmp_path / "sites", prepare=listen)
-    assert numbers(tmp_path / "local") == numbers(tmp_path / "flower")
+    assert results(tmp_path / "local") == results(tmp_path / "flower")
     assert result.messages == len(courier.sent)
     if name == "fccl+":
         # one a client and round, and the end of the last round; and two at the start for the keys
@@ -71,12 +73,6 @@ def test_sites_hide_their_answers_and_the_numbers_are_the_local_ones(
     assert parts
     assert all(set(part) == {MASKED} and not part.scalars for part in parts)
     assert_uniform(torch.cat([part[MASKED] for part in parts]).numpy().view(np.uint32))
-
-
-def numbers(folder: Path) -> list[Any]:
-    lines = (folder / "events.jsonl").read_text().splitlines()
-    kept = ("round", "accuracy", "losses", "measures", "left_out")
-    return [{k: v for k, v in json.loads(line).items() if k in kept} for line in lines]
 
 
 def test_a_site_that_is_away_and_comes_back(small: Callable[..., Experiment], tmp_path: Path) -> None:
@@ -90,8 +86,12 @@ def test_a_site_that_is_away_and_comes_back(small: Callable[..., Experiment], tm
         courier.trouble = fails
 
     _, courier = on_flower(experiment, tmp_path / "sites", prepare=trouble)
-    events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
-    assert [[out["why"] for out in event["left_out"]] for event in events] == [[], ["the scanner is on fire"], [], []]
+    assert [[out["why"] for out in event["left_out"]] for event in events(experiment)] == [
+        [],
+        ["the scanner is on fire"],
+        [],
+        [],
+    ]
     asked = [(h["client"], h["confer"]["say"]) for h in courier.sent if "confer" in h]
     assert sorted(asked[6:8]) == [(0, "reveal"), (2, "reveal")]
     assert asked[8] == (1, "seal")  # it may have lost its keys, so it is asked for all of them
@@ -116,7 +116,7 @@ def test_a_site_that_comes_late_makes_everyone_offer_keys_anew(
         courier.trouble = fails
 
     _, courier = on_flower(experiment, tmp_path / "sites", prepare=trouble)
-    outs = [{out["client"]: out["why"] for out in event["left_out"]} for event in numbers(tmp_path / "run")]
+    outs = [{out["client"]: out["why"] for out in event["left_out"]} for event in results(tmp_path / "run")]
     assert outs == [{"d": "not connected"}, {"d": "not connected"}, {}]
     offered = [header["client"] for header in courier.sent if header.get("confer", {}).get("say") == "offer"]
     assert sorted(offered) == [0, 0, 1, 1, 2, 2, 3]
@@ -133,13 +133,13 @@ def test_a_server_that_dies_goes_on_to_the_same_numbers(
     with pytest.raises(Gone):
         on_flower(broken, tmp_path / "sites", prepare=dying(when))
     on_flower(broken, tmp_path / "sites", resume=True)
-    assert numbers(tmp_path / "broken") == numbers(tmp_path / "straight")
+    assert results(tmp_path / "broken") == results(tmp_path / "straight")
 
 
 def test_numbers_that_are_not_finite_leave_nobody_else_out(small: Callable[..., Experiment], tmp_path: Path) -> None:
     settings = {"attack": "nan", "attackers": 1}
     result = run(small("fedmd", rounds=1, secure=True, settings=settings))
-    (event,) = numbers(tmp_path / "run")
+    (event,) = results(tmp_path / "run")
     assert {out["client"] for out in event["left_out"]} == {result.clients[-1]["name"]}
     assert "only finite numbers" in event["left_out"][0]["why"]
 

@@ -148,7 +148,7 @@ def test_a_batch_smaller_than_dim_is_refused_in_one_line() -> None:
 
 def test_a_site_that_may_join_later_is_checked_when_it_does() -> None:
     method, client = alone("fedfoa")
-    absent = replace(method.task, clients=(replace(method.task.clients[0], train=0),))
+    absent = replace(method.spec, clients=(replace(method.spec.clients[0], train=0),))
     again = type(method)(method.params.model_copy(update={"dim": 32}), absent)
     with pytest.raises(UsageError, match=r"^dim = 32 is not possible with foa: a has batches of 16 images"):
         again.local_update(client)
