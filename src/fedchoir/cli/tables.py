@@ -173,7 +173,7 @@ def play(
         for job in planned:
             quiet.print(job.name, markup=False, highlight=False, soft_wrap=True)
         return
-    write_manifest(folder, table, title, {job.name: job.label for job in planned})
+    write_manifest(folder, table, title, planned)
     with SweepView(quiet, planned) as view:
         outcomes = run_jobs(planned, processes, view)
     done = [outcome.job.out for outcome in outcomes if outcome.state != "failed"]

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -209,12 +209,15 @@ class _Worker:
         self._process.wait()
 
 
-def write_manifest(out: Path, table: str | None, title: str, labels: Mapping[str, str]) -> None:
-    """``sweep.json``: what tables call the runs in this folder, these and those that it named before."""
+def write_manifest(out: Path, table: str | None, title: str, jobs: Sequence[Job]) -> None:
+    """Write ``sweep.json``: the labels and published rows of the runs in this folder, added to those it already has."""
     path = out / "sweep.json"
     out.mkdir(parents=True, exist_ok=True)
     try:
-        before = json.loads(path.read_text())["runs"]
+        before = json.loads(path.read_text())
+        runs, published = dict(before["runs"]), dict(before.get("published", {}))
     except (OSError, ValueError, KeyError, TypeError):
-        before = {}
-    write_json(path, {"table": table, "title": title, "runs": {**before, **labels}})
+        runs, published = {}, {}
+    runs |= {job.name: job.label for job in jobs}
+    published |= {job.name: list(job.published) for job in jobs if job.published}
+    write_json(path, {"table": table, "title": title, "runs": runs, "published": published})

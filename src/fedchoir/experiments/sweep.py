@@ -8,8 +8,9 @@
     [grid]                       # every combination; a name that is no field of an experiment is a setting
     omega = [1, 2, 3]
     [[variant]]                  # each with every point of the grid
-    label = "without FNTD"
-    settings = { regulariser = "none" }
+    label = "FCCM+FISL"
+    published = "fccl+/table14:FCCM+FISL"    # optional: the row of a published table; the grid adds omega=1 and so on
+    settings = { regulariser = "dual" }
 
 A run is called by its scenario, its label (a variant's, or else the method) and the settings of the grid.
 """
@@ -76,6 +77,8 @@ class Job:
     name: str
     label: str
     experiment: Experiment
+    published: tuple[str, ...] = ()
+    """The published rows that the run belongs to, as ``fccl+/table8:fccl+``."""
 
     @property
     def out(self) -> Path:
@@ -118,7 +121,7 @@ def jobs_of(file: SweepFile, out: Path, overrides: Overrides | None = None, only
     overrides = overrides or Overrides()
     made: dict[str, Job] = {}
     seen: set[str] = set()
-    for name, label, values in _points(file, overrides):
+    for name, label, values, published in _points(file, overrides):
         if only and not any(_fits(word, name, label, str(values.get("method"))) for word in only):
             continue
         for seed in overrides.seeds or file.seeds:
@@ -129,9 +132,9 @@ def jobs_of(file: SweepFile, out: Path, overrides: Overrides | None = None, only
             seen.add(key)
             if (full := f"{name}-seed{seed}") in made:
                 raise UsageError(f"two different runs are called {full!r}: give the variants a label each")
-            made[full] = Job(full, label, experiment)
+            made[full] = Job(full, label, experiment, published)
     if not made:
-        names = ", ".join(dict.fromkeys(label for _, label, _ in _points(file, overrides)))
+        names = ", ".join(dict.fromkeys(label for _, label, _, _ in _points(file, overrides)))
         raise UsageError(f"--only {' '.join(only)!r} fits no run; labels: {names}" if only else "the sweep has no runs")
     return list(made.values())
 
@@ -141,21 +144,23 @@ def _fits(word: str, *names: str) -> bool:
     return any(word == name or fnmatchcase(name, word) for name in names)
 
 
-def _points(file: SweepFile, overrides: Overrides) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """(name, label, values of an experiment) of every combination, without seeds."""
+def _points(file: SweepFile, overrides: Overrides) -> Iterator[tuple[str, str, dict[str, Any], tuple[str, ...]]]:
+    """(name, label, values of an experiment, keys of published rows) of every combination, without seeds."""
     for key, choices in file.grid.items():
         if not choices:
             raise UsageError(f"grid: {key} has no values")
     for combination in product(*file.grid.values()):
         point = dict(zip(file.grid, combination, strict=True))
         for variant in file.variant or [{}]:
-            chosen = {k: v for k, v in variant.items() if k != "label"}
+            chosen = {k: v for k, v in variant.items() if k not in ("label", "published")}
             values = _override(_merge(_merge(file.base, _nested(point)), chosen), overrides)
             shown = [f"{k}={v}" for k, v in point.items() if k not in NOT_IN_LABEL and k not in chosen]
             label = " ".join([str(variant.get("label") or values.get("method", "?")), *shown])
+            keys = variant.get("published", ())
+            published = tuple(" ".join([key, *shown]) for key in ([keys] if isinstance(keys, str) else keys))
             where = [Path(values.get("scenario", "digits-lite")).name]
             where += [str(values[k]) for k in ("public", "models") if k in file.grid and values.get(k)]
-            yield slug(" ".join([*where, label])), label, values
+            yield slug(" ".join([*where, label])), label, values, published
 
 
 def _nested(point: Mapping[str, Any]) -> dict[str, Any]:
