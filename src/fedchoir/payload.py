@@ -1,4 +1,7 @@
-"""What crosses the wire: named tensors and a few scalars, declared beforehand, counted, checked, never pickled."""
+"""The only thing that crosses the wire: named tensors and scalars, declared in advance, counted, checked, never pickled.
+
+`sends` declares what a client function may send. `check` compares a payload with its declaration, on both sides.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,13 @@ from torch import Tensor
 
 from fedchoir.utils.errors import UsageError
 
-MODEL = "model"  # a declaration that stands for every tensor of the shared architecture's state
-MODULE = "module"  # stands for every tensor of the part (`Client.parts`) of that name, if there is one
+MODEL = "model"  # declares every tensor of the state dict of the architecture that all clients share
+MODULE = "module"  # declares every tensor of the auxiliary module (`Client.modules`) of that name
 SCALAR_BYTES = 8
 _DIM = re.compile(r"([A-Za-z]+|\d+)(?:([-+*])(\d+))?")
 F = TypeVar("F", bound=Callable[..., Any])
+Declaration = Mapping[str, str]
+"""Name → shape and dtype, for example ``{"logits": "B C"}``."""
 
 
 class PayloadError(ValueError):
@@ -58,7 +63,7 @@ class Payload(Mapping[str, Tensor]):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of content on the wire (headers not counted, as in the papers' cost model)."""
+        """Bytes of content on the wire, without headers, as in the papers' cost model."""
         return sum(t.numel() * t.element_size() for t in self.values()) + SCALAR_BYTES * len(self.scalars)
 
     def under(self, prefix: str) -> dict[str, Tensor]:
@@ -67,7 +72,7 @@ class Payload(Mapping[str, Tensor]):
         return {name.removeprefix(start): t for name, t in self.items() if name.startswith(start)}
 
     def only(self, name: str) -> Payload:
-        """What is called ``name`` or lies under it, with its name."""
+        """The tensors and scalars called ``name`` or ``name/…``."""
         start = name + "/"
         tensors = {n: t for n, t in self.items() if n == name or n.startswith(start)}
         return Payload(tensors, scalars={n: v for n, v in self.scalars.items() if n == name})
@@ -76,7 +81,7 @@ class Payload(Mapping[str, Tensor]):
         return Payload({name: t.to(device) for name, t in self.items()}, scalars=self.scalars)
 
     def to_bytes(self) -> bytes:
-        """Safetensors: a header and raw numbers, nothing that could run on the other side."""
+        """Safetensors: a header and raw numbers, nothing executable."""
         tensors = {name: t.contiguous().cpu() for name, t in self.items()}
         return safetensors.torch.save(tensors, metadata={"scalars": json.dumps(self.scalars)})
 
@@ -109,18 +114,21 @@ def load_tensors(path: Any) -> dict[str, Tensor]:
         raise UsageError(f"{path} is not a readable safetensors file: {error}") from None
 
 
-def sends(**declared: str) -> Callable[[F], F]:
-    """Declare what a client function may send: ``@says(logits="B C", similarity="B B-1", loss="scalar")``.
+def sends(declaration: Callable[[Any], Declaration] | None = None, /, **declared: str) -> Callable[[F], F]:
+    """Declare what a client function may send: ``@sends(logits="B C", similarity="B B-1", loss="scalar")``.
 
-    Dimensions are numbers, or names that the exchange knows (``C`` classes, ``B`` images of this public batch, ``K``
+    Dimensions are numbers, or names that the exchange knows (``C`` classes, ``B`` samples of this public batch, ``K``
     clients, and a method's own ``dims``), with one ``+``, ``-`` or ``*`` number after them. A name that the exchange
-    does not know is free, but must be the same everywhere in one payload. ``model`` stands for the state of the
-    shared architecture, ``part`` for that of the part of this name, which must be alike at all clients. After a colon
-    comes the dtype: ``counts="C:int64"``; the default is float32.
+    does not know is free, but must be the same everywhere in one payload. ``model`` stands for the state dict of the
+    shared architecture, ``module`` for that of the auxiliary module of this name. After a colon comes the dtype:
+    ``counts="C:int64"``; the default is float32.
+
+    Where the payload depends on the method's options, pass a function of the method: ``@sends(payload_fields)`` with
+    ``payload_fields(self) -> {"logits": "B C"}``.
     """
 
     def mark(function: F) -> F:
-        function.__sends__ = dict(declared)  # type: ignore[attr-defined]
+        function.__sends__ = declaration or dict(declared)  # type: ignore[attr-defined]
         return function
 
     return mark
@@ -129,9 +137,10 @@ def sends(**declared: str) -> Callable[[F], F]:
 def declared_by(function: Callable[..., Any]) -> dict[str, str]:
     """What ``function`` may send."""
     try:
-        return dict(function.__sends__)  # type: ignore[attr-defined]
+        declaration = function.__sends__  # type: ignore[attr-defined]
     except AttributeError:
-        raise TypeError(f"{function.__qualname__} sends a payload but declares none: decorate it with @says") from None
+        raise TypeError(f"{function.__qualname__} sends a payload but declares none: decorate it with @sends") from None
+    return dict(declaration(function.__self__) if callable(declaration) else declaration)  # type: ignore[attr-defined]
 
 
 def check(
@@ -153,7 +162,7 @@ def check(
     expected = {name: spec for name, spec in declared.items() if spec not in (MODEL, MODULE, "scalar")}
     for prefix, spec in declared.items():
         if spec == MODEL and model is None:
-            raise PayloadError(f"{prefix} stands for the shared model, but the clients share none")
+            raise PayloadError(f"{prefix} stands for the shared architecture, but the clients have different ones")
         if spec == MODEL:
             expected |= _state_specs(prefix, model or {})
         if spec == MODULE:
@@ -217,7 +226,7 @@ def _size(symbol: str, actual: int, known: dict[str, int]) -> int:
 
 def _check_finite(payload: Payload) -> None:
     for name, t in payload.items():
-        # A finite sum has finite terms, and is quick to take; one that overflowed is looked into.
+        # A finite sum has finite terms and is quick to compute; only a non-finite one needs the full check.
         if t.is_floating_point() and not bool(t.sum().isfinite()) and not bool(torch.isfinite(t).all()):
             raise PayloadError(f"{name} is not finite")
     for name, value in payload.scalars.items():

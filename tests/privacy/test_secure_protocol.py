@@ -48,14 +48,14 @@ class Room:
             if k in self.away:
                 yield Reply(k, error="not connected")
                 continue
-            parts, keys = self.desks[k].hide([Payload(logits=self.said[k])], masking[k])
+            parts, keys = self.desks[k].mask_payloads([Payload(logits=self.said[k])], masking[k])
             self.wire.append(Reply(k, parts, keys=keys))
             yield self.wire[-1]
 
     def exchange_keys(self, requests: Mapping[int, Mapping[str, Any]]) -> Iterator[Reply]:
         self.requests.append(dict(requests))
         for k, request in requests.items():
-            lost = k in self.away or (k in self.mute and request["say"] == "reveal")
+            lost = k in self.away or (k in self.mute and request["kind"] == "unmasking_shares")
             yield Reply(k, error="not connected") if lost else Reply(k, keys=self.desks[k].exchange_keys(request))
 
 
@@ -136,24 +136,30 @@ class Odd(SecureAggregationClient):
     def exchange_keys(self, request: Any) -> Any:
         return self._change(super().exchange_keys(request))
 
-    def hide(self, parts: Any, request: Any) -> Any:
-        parts, told = super().hide(parts, request)
-        return parts, self._change(told)
+    def mask_payloads(self, parts: Any, request: Any) -> Any:
+        parts, message = super().mask_payloads(parts, request)
+        return parts, self._change(message)
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        lambda told: {},
-        lambda told: {**told, "seal": {"key": "abc"}} if "seal" in told else told,
-        lambda told: {**told, "seal": {"key": "00", "signature": ""}} if "seal" in told else told,
-        lambda told: {**told, "offer": {**told["offer"], "shares": {}}} if "offer" in told else told,
-        lambda told: {**told, "offer": 3} if "offer" in told else told,
-        lambda told: {**told, "reveal": {"seeds": {}, "keys": {}}} if "reveal" in told else told,
-        lambda told: {**told, "clipped": "many"} if "clipped" in told else told,
-        lambda told: {**told, "layout": [{"tensors": [["logits", [10**12], "float32"]], "scalars": []}]},
-        lambda told: {**told, "layout": [{"tensors": [["logits", [60, 10], "os"]], "scalars": []}]},
-        lambda told: {**told, "layout": "all of it"},
+        lambda message: {},
+        lambda message: {**message, "encryption_key": {"key": "abc"}} if "encryption_key" in message else message,
+        lambda message: (
+            {**message, "encryption_key": {"key": "00", "signature": ""}} if "encryption_key" in message else message
+        ),
+        lambda message: (
+            {**message, "key_shares": {**message["key_shares"], "shares": {}}} if "key_shares" in message else message
+        ),
+        lambda message: {**message, "key_shares": 3} if "key_shares" in message else message,
+        lambda message: (
+            {**message, "unmasking_shares": {"seeds": {}, "keys": {}}} if "unmasking_shares" in message else message
+        ),
+        lambda message: {**message, "clipped": "many"} if "clipped" in message else message,
+        lambda message: {**message, "layout": [{"tensors": [["logits", [10**12], "float32"]], "scalars": []}]},
+        lambda message: {**message, "layout": [{"tensors": [["logits", [60, 10], "os"]], "scalars": []}]},
+        lambda message: {**message, "layout": "all of it"},
     ],
 )
 def test_a_client_that_answers_with_nonsense_is_left_out_and_nothing_breaks(change: Any) -> None:
@@ -188,8 +194,8 @@ def test_the_wire_carries_nothing_of_the_answers() -> None:
         assert_uniform(masked.numpy().view(np.uint32))
     both = np.corrcoef(first.numpy().view(np.uint32), second.numpy().view(np.uint32))[0, 1]
     assert abs(both) < 5 / np.sqrt(40_000)
-    told = json.dumps([dict(reply.keys) for reply in room.wire if reply.client == 0])
-    assert "5.0" not in told
+    message = json.dumps([dict(reply.keys) for reply in room.wire if reply.client == 0])
+    assert "5.0" not in message
 
 
 # -- what a node refuses -----------------------------------------------------------------------------------------------
@@ -240,10 +246,10 @@ def test_requests_that_would_show_more_are_refused(change: dict[str, Any], why: 
 def test_a_weight_that_would_single_someone_out_is_refused() -> None:
     room = Room(logits(3))
     server = SecureExchange(room, "abc", "test", strict=False, quorum=0.5)
-    server._agree(range(3), RoundStats())
-    request = server._request(server._offers, {"": [1.0, 1.0, 1.0]})
+    server._prepare_keys(range(3), RoundStats())
+    request = server._request(server._key_shares, {"": [1.0, 1.0, 1.0]})
     with pytest.raises(SecureAggregationError, match="weight above 0"):
-        room.desks[0].hide([], {**request, "weights": {"": {"0": 1.0, "1": 0.0, "2": 0.0}}})
+        room.desks[0].mask_payloads([], {**request, "weights": {"": {"0": 1.0, "1": 0.0, "2": 0.0}}})
 
 
 def test_a_server_cannot_put_keys_of_its_own_in_the_place_of_a_sites(tmp_path: Path) -> None:
@@ -262,24 +268,24 @@ def test_a_server_cannot_put_keys_of_its_own_in_the_place_of_a_sites(tmp_path: P
         assert stats.left_out == []
 
     server = SecureExchange(room, names, "test", strict=False, quorum=0.5)
-    server._agree(range(3), RoundStats())
-    honest = server._request(server._offers, {"": [1.0, 1.0, 1.0]})
-    mine = SecureAggregationClient(1, {}, run="run").exchange_keys({"say": "seal"})["seal"]
-    swapped = {**honest["seals"], "1": {**honest["seals"]["1"], "key": mine["key"]}}
+    server._prepare_keys(range(3), RoundStats())
+    honest = server._request(server._key_shares, {"": [1.0, 1.0, 1.0]})
+    mine = SecureAggregationClient(1, {}, run="run").exchange_keys({"kind": "encryption_key"})["encryption_key"]
+    swapped = {**honest["encryption_keys"], "1": {**honest["encryption_keys"]["1"], "key": mine["key"]}}
     with pytest.raises(SecureAggregationError, match="key said to be c1's was not signed by it"):
-        room.desks[0].exchange_keys({"say": "offer", "seals": swapped, "threshold": 2})
-    twice = {**honest["seals"], "2": honest["seals"]["1"]}
+        room.desks[0].exchange_keys({"kind": "key_shares", "encryption_keys": swapped, "threshold": 2})
+    twice = {**honest["encryption_keys"], "2": honest["encryption_keys"]["1"]}
     with pytest.raises(SecureAggregationError, match="two of the keys are said to be one site's"):
-        room.desks[0].exchange_keys({"say": "offer", "seals": twice, "threshold": 2})
-    stranger = {**honest["seals"], "1": {**honest["seals"]["1"], "name": "c9"}}
+        room.desks[0].exchange_keys({"kind": "key_shares", "encryption_keys": twice, "threshold": 2})
+    stranger = {**honest["encryption_keys"], "1": {**honest["encryption_keys"]["1"], "name": "c9"}}
     with pytest.raises(SecureAggregationError, match=r"c9's key cannot be checked with .*c9.pub"):
-        room.desks[0].exchange_keys({"say": "offer", "seals": stranger, "threshold": 2})
-    other = {**honest["offers"], "1": {**honest["offers"]["1"], "mask": mine["key"]}}
+        room.desks[0].exchange_keys({"kind": "key_shares", "encryption_keys": stranger, "threshold": 2})
+    other = {**honest["key_shares"], "1": {**honest["key_shares"]["1"], "mask": mine["key"]}}
     with pytest.raises(SecureAggregationError, match="key said to be c1's was not signed by it"):
-        room.desks[0].hide([], {**honest, "offers": other})
-    room.desks[2].hide([Payload(logits=room.said[2])], honest)
+        room.desks[0].mask_payloads([], {**honest, "key_shares": other})
+    room.desks[2].mask_payloads([Payload(logits=room.said[2])], honest)
     with pytest.raises(SecureAggregationError, match="were used before"):
-        room.desks[2].hide([Payload(logits=room.said[2])], honest)
+        room.desks[2].mask_payloads([Payload(logits=room.said[2])], honest)
 
 
 @pytest.mark.parametrize(
@@ -302,10 +308,10 @@ def test_a_site_may_answer_only_in_secure_sums(
 
 def test_keys_are_for_their_owner_only(tmp_path: Path) -> None:
     store = FolderStore(tmp_path / "sums")
-    store["offer"] = "one"
-    store["offer"] = "two"
-    assert ((tmp_path / "sums" / "offer").stat().st_mode & 0o777, dict(store)) == (0o600, {"offer": "two"})
-    assert (store.pop("offer"), store.pop("offer", None), len(store)) == ("two", None, 0)
+    store["key_shares"] = "one"
+    store["key_shares"] = "two"
+    assert ((tmp_path / "sums" / "key_shares").stat().st_mode & 0o777, dict(store)) == (0o600, {"key_shares": "two"})
+    assert (store.pop("key_shares"), store.pop("key_shares", None), len(store)) == ("two", None, 0)
 
 
 # -- what it costs -----------------------------------------------------------------------------------------------------
@@ -337,9 +343,9 @@ def test_bytes_and_seconds_for_5000_by_10_logits(strict: bool, capsys: pytest.Ca
 
 def test_means_are_what_mean_says() -> None:
     """`mean` and `weighted_mean` are what a sum can do; nothing else is taken for one."""
-    from fedchoir.privacy.eligibility import sum_weights
+    from fedchoir.privacy.eligibility import mean_weights
 
-    assert sum_weights(mean(), 2) == {"": [1.0, 1.0]}
-    assert sum_weights(weighted_mean([1, 2])(), 2) == {"": [1, 2]}
-    assert sum_weights(by_name(a=mean, b=gather)(), 2) is None
-    assert sum_weights(gather(), 2) is None
+    assert mean_weights(mean(), 2) == {"": [1.0, 1.0]}
+    assert mean_weights(weighted_mean([1, 2])(), 2) == {"": [1, 2]}
+    assert mean_weights(by_name(a=mean, b=gather)(), 2) is None
+    assert mean_weights(gather(), 2) is None

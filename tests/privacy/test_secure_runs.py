@@ -92,9 +92,9 @@ def test_a_site_that_is_away_and_comes_back(small: Callable[..., Experiment], tm
         [],
         [],
     ]
-    asked = [(h["client"], h["confer"]["say"]) for h in courier.sent if "confer" in h]
-    assert sorted(asked[6:8]) == [(0, "reveal"), (2, "reveal")]
-    assert asked[8] == (1, "seal")  # it may have lost its keys, so it is asked for all of them
+    asked = [(h["client"], h["confer"]["kind"]) for h in courier.sent if "confer" in h]
+    assert sorted(asked[6:8]) == [(0, "unmasking_shares"), (2, "unmasking_shares")]
+    assert asked[8] == (1, "encryption_key")  # it may have lost its keys, so it is asked for all of them
 
 
 def test_a_site_that_comes_late_makes_everyone_offer_keys_anew(
@@ -118,7 +118,7 @@ def test_a_site_that_comes_late_makes_everyone_offer_keys_anew(
     _, courier = on_flower(experiment, tmp_path / "sites", prepare=trouble)
     outs = [{out["client"]: out["why"] for out in event["left_out"]} for event in results(tmp_path / "run")]
     assert outs == [{"d": "not connected"}, {"d": "not connected"}, {}]
-    offered = [header["client"] for header in courier.sent if header.get("confer", {}).get("say") == "offer"]
+    offered = [header["client"] for header in courier.sent if header.get("confer", {}).get("kind") == "key_shares"]
     assert sorted(offered) == [0, 0, 1, 1, 2, 2, 3]
 
 
@@ -166,9 +166,9 @@ def test_a_federation_that_does_not_fit_is_refused_before_anyone_comes(
     changes: dict[str, Any], why: str, tmp_path: Path
 ) -> None:
     sites = [{"name": n, "key": f"{n}.pub"} for n in "abc"[: changes.pop("sites", 3)]]
-    told = {"method": "fedmd", "public": "photos", "secure": True, "sites": sites, **changes}
+    message = {"method": "fedmd", "public": "photos", "secure": True, "sites": sites, **changes}
     path = tmp_path / "federation.toml"
-    path.write_text(tomli_w.dumps(told))
+    path.write_text(tomli_w.dumps(message))
     with pytest.raises(UsageError) as error:
         read_federation(path).plan()
     assert why in str(error.value)

@@ -15,13 +15,13 @@ from sympy import isprime, prevprime
 from fedchoir.privacy.secure_aggregation import shamir
 from fedchoir.privacy.secure_aggregation.crypto import (
     FixedPoint,
-    Offer,
+    KeyShares,
     Participant,
     SecureAggregationError,
     Words,
+    key_stream,
     majority,
     secure_mean,
-    stream,
     unmask,
 )
 
@@ -37,17 +37,17 @@ class Company:
     def __init__(self, count: int) -> None:
         self.threshold = majority(count)
         self.people = [Participant(k, secrets.token_bytes(32)) for k in range(count)]
-        self.seals = {p.index: p.seal for p in self.people}
-        self.offers = {p.index: p.offer(self.seals, self.threshold) for p in self.people}
+        self.encryption_keys = {p.index: p.encryption_key for p in self.people}
+        self.key_shares = {p.index: p.share_keys(self.encryption_keys, self.threshold) for p in self.people}
 
     def masked(self, k: int, words: Words, strict: bool = False) -> Words:
-        return self.people[k].mask(words, self.offers, b"", strict=strict)
+        return self.people[k].mask(words, self.key_shares, b"", strict=strict)
 
-    def reveal(self, k: int, sent: set[int], strict: bool = True, **changes: bytes) -> object:
-        sealed = {j: offer.shares[k] for j, offer in self.offers.items()}
-        sealed |= {int(j[1:]): share for j, share in changes.items()}
-        return self.people[k].reveal(
-            sealed, self.seals, self.offers, sent=sent, threshold=self.threshold, strict=strict
+    def unmasking_shares(self, k: int, sent: set[int], strict: bool = True, **changes: bytes) -> object:
+        encrypted = {j: share_keys.shares[k] for j, share_keys in self.key_shares.items()}
+        encrypted |= {int(j[1:]): share for j, share in changes.items()}
+        return self.people[k].unmasking_shares(
+            encrypted, self.encryption_keys, self.key_shares, sent=sent, threshold=self.threshold, strict=strict
         )
 
 
@@ -78,14 +78,16 @@ def test_someone_may_vanish_after_sending(strict: bool) -> None:
     values, company, point = logits(5), Company(5), FixedPoint(5)
     sent = {0, 1, 2, 3}  # 4 drops before it sends
     total = sum((company.masked(k, point.words(values[k]).ravel(), strict) for k in sent), start=np.uint32(0))
-    reveals = {k: company.reveal(k, sent, strict) for k in (0, 2, 3)}  # and 1 after
+    unmasking = {k: company.unmasking_shares(k, sent, strict) for k in (0, 2, 3)}  # and 1 after
     done = {"threshold": 3, "strict": strict}
-    got = point.total(unmask(total, sent, company.offers, reveals, b"", **done)) / 4
+    got = point.total(unmask(total, sent, company.key_shares, unmasking, b"", **done)) / 4
     assert np.abs(got - np.mean(values[:4], axis=0).ravel()).max() < 1e-5
     with pytest.raises(SecureAggregationError, match="only 2 participants"):
-        unmask(total, sent, company.offers, {k: reveals[k] for k in (0, 2)}, b"", **done)
+        unmask(total, sent, company.key_shares, {k: unmasking[k] for k in (0, 2)}, b"", **done)
     with pytest.raises(SecureAggregationError, match="do not fit"):
-        unmask(total, sent, company.offers, {**reveals, 0: Company(5).reveal(0, sent, strict)}, b"", **done)
+        unmask(
+            total, sent, company.key_shares, {**unmasking, 0: Company(5).unmasking_shares(0, sent, strict)}, b"", **done
+        )
 
 
 def test_numbers_beyond_the_clip_are_cut_off_and_counted() -> None:
@@ -131,17 +133,17 @@ def assert_uniform(words: Words) -> None:
 def test_nobody_opens_both_halves_of_one_participant() -> None:
     """For everyone either the seed or the key: who sent is not lifted as one who dropped out, and the reverse."""
     company = Company(4)
-    opened = company.reveal(0, {0, 1, 2})
-    assert set(opened.seeds) == {0, 1, 2}
-    assert set(opened.keys) == {3}
+    decrypted = company.unmasking_shares(0, {0, 1, 2})
+    assert set(decrypted.seeds) == {0, 1, 2}
+    assert set(decrypted.keys) == {3}
     with pytest.raises(SecureAggregationError, match="more than a sum"):
-        company.reveal(0, {1, 2, 3})  # it sent itself
+        company.unmasking_shares(0, {1, 2, 3})  # it sent itself
     with pytest.raises(SecureAggregationError, match="more than a sum"):
-        company.reveal(0, {0, 1})  # below the threshold
+        company.unmasking_shares(0, {0, 1})  # below the threshold
     with pytest.raises(SecureAggregationError, match="nothing to lift"):
-        company.reveal(0, {0, 1, 2, 3}, strict=False)
+        company.unmasking_shares(0, {0, 1, 2, 3}, strict=False)
     with pytest.raises(SecureAggregationError, match="changed on its way"):
-        company.reveal(1, {0, 1, 2}, k2=company.offers[2].shares[0])
+        company.unmasking_shares(1, {0, 1, 2}, k2=company.key_shares[2].shares[0])
 
 
 def test_a_strict_answer_stays_hidden_though_its_mask_key_is_opened() -> None:
@@ -150,13 +152,13 @@ def test_a_strict_answer_stays_hidden_though_its_mask_key_is_opened() -> None:
     for strict in (True, False):
         company = Company(4)
         sent = {k: company.masked(k, point.words(secret * (k == 3)), strict) for k in range(4)}
-        reveals = {k: company.reveal(k, {0, 1, 2}, strict) for k in range(3)}
+        unmasking = {k: company.unmasking_shares(k, {0, 1, 2}, strict) for k in range(3)}
         done = {"threshold": 3, "strict": strict}
-        rest = unmask(sent[0] + sent[1] + sent[2], {0, 1, 2}, company.offers, reveals, b"", **done)
+        rest = unmask(sent[0] + sent[1] + sent[2], {0, 1, 2}, company.key_shares, unmasking, b"", **done)
         total = sent[0] + sent[1] + sent[2] + sent[3]
         if strict:
             for k in range(3):
-                total = total - stream(company.people[k].seed, total.size)  # as the server has learned
+                total = total - key_stream(company.people[k].seed, total.size)  # as the server has learned
             assert_uniform(total - rest)
         else:
             assert point.total(total - rest).tolist() == secret.tolist()
@@ -172,15 +174,15 @@ def test_masks_cancel_only_if_all_were_told_the_same() -> None:
     company, words = Company(3), np.zeros(20_000, dtype=np.uint32)
     same = sum(company.masked(k, words) for k in range(3))
     assert not same.any()
-    lied = company.people[2].mask(words, company.offers, b"other weights", strict=False)
+    lied = company.people[2].mask(words, company.key_shares, b"other weights", strict=False)
     assert_uniform(company.masked(0, words) + company.masked(1, words) + lied)
     with pytest.raises(SecureAggregationError, match="not this participant's"):
-        company.people[0].mask(words, {**company.offers, 0: Offer(bytes(32), b"")}, b"", strict=False)
+        company.people[0].mask(words, {**company.key_shares, 0: KeyShares(bytes(32), b"")}, b"", strict=False)
 
 
 def test_streams_are_the_ciphers_own() -> None:
     """The first keystream block of ChaCha20 for the all-zero key and nonce, as in RFC 8439, appendix A.1."""
-    assert stream(bytes(32), 4).tobytes().hex() == "76b8e0ada0f13d90405d6ae55386bd28"
+    assert key_stream(bytes(32), 4).tobytes().hex() == "76b8e0ada0f13d90405d6ae55386bd28"
 
 
 def test_the_field_is_the_smallest_that_holds_every_key() -> None:

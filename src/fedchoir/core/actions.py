@@ -62,11 +62,13 @@ class Exchange:
 
 Action = Step | Exchange
 STREAMS = {
-    "local_update": "practise", "public_update": "listen", "public_update_alone": "listen_alone", "share": "speak",
-    "share_similarity": "speak_similarity", "share_logits": "speak_logits", "share_diagonal": "speak_diagonal",
-}  # fmt: skip
+    "local_update": "practise",
+    "public_update": "listen",
+    "public_update_alone": "listen_alone",
+    "share": "speak",
+}
 """Names of random streams that differ from the functions' names. They are frozen: draws are derived from them, and
-another name would change every published number."""
+another name would change every kept number."""
 Script = Generator[Action, Any, None]
 
 
@@ -120,10 +122,15 @@ def received_bytes(received: Received, client: int) -> int:
     return sum(received_bytes(part, client) for part in received)
 
 
+def stream_of(function: Callable[..., Any]) -> str:
+    """The name of an action's random stream: the method's own, or the common one, or the function's name."""
+    name = function.__name__
+    return getattr(getattr(function, "__self__", None), "streams", {}).get(name) or STREAMS.get(name, name)
+
+
 def perform(client: Client, action: Action) -> list[Payload]:
     """Call the action's function, once or once a batch. The answers of an exchange are checked before they leave."""
-    name = action.function.__name__
-    client.phase = STREAMS.get(name, name)
+    client.phase = stream_of(action.function)
     payloads: list[Payload] = []
     for part, batch in enumerate(action.batches or (None,)):
         _seed(client, batch)

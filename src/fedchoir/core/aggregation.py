@@ -1,5 +1,8 @@
-"""Combining what clients said. A combiner takes replies one at a time and in the order of the clients, so that the
-server holds a running mean and not K replies, and the sum does not depend on who answered first."""
+"""Aggregators: how the server combines the clients' payloads.
+
+An aggregator takes payloads one client at a time, in the order of the clients. The server then holds a running mean
+instead of K payloads, and the result does not depend on who replied first.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,14 @@ from torch import Tensor
 from fedchoir.payload import Payload
 
 Payloads = Sequence[Payload]
-"""One client's answer: one payload, or one for each public batch."""
+"""One client's reply: one payload, or one for each public batch."""
 
 
 class Aggregator(Protocol):
     def add(self, client: int, payloads: Payloads) -> None: ...
 
     def result(self) -> list[Any]:
-        """One combined value for each part."""
+        """One aggregate for each payload of a reply."""
 
 
 AggregatorFactory = Callable[[], Aggregator]
@@ -44,7 +47,7 @@ class Mean:
     def add(self, client: int, payloads: Payloads) -> None:
         weight = 1.0 if self.weights is None else float(self.weights[client])
         if not self._sums:
-            self._sums = [{n: torch.zeros_like(t, dtype=_wide(t)) for n, t in p.items()} for p in payloads]
+            self._sums = [{n: torch.zeros_like(t, dtype=_sum_dtype(t)) for n, t in p.items()} for p in payloads]
             self._scalars = [dict.fromkeys(p.scalars, 0.0) for p in payloads]
             self._dtypes = [{n: t.dtype for n, t in p.items()} for p in payloads]
         self._total += weight
@@ -60,7 +63,7 @@ class Mean:
         total = self._total
         return [
             Payload(
-                {n: _narrow(t / total, dtypes[n]) for n, t in sums.items()},
+                {n: rounded(t / total, dtypes[n]) for n, t in sums.items()},
                 scalars={n: v / total for n, v in scalars.items()},
             )
             for sums, scalars, dtypes in zip(self._sums, self._scalars, self._dtypes, strict=True)
@@ -68,7 +71,7 @@ class Mean:
 
 
 class Gather:
-    """Keeps every client's answer: ``{client: payload}``. For servers that need more than a mean."""
+    """Keeps every client's payload, ``{client: payload}``, for servers that need more than a mean."""
 
     def __init__(self) -> None:
         self._payloads: list[dict[int, Payload]] = []
@@ -83,24 +86,24 @@ class Gather:
 
 
 class ByName:
-    """Combines what lies under each name in its own way.
+    """Applies a different aggregator to each name, or prefix of names, of a payload.
 
-    >>> both = Each({"w": weighted_mean([3.0, 1.0]), "u": mean})
+    >>> split = ByName({"w": weighted_mean([3.0, 1.0]), "u": mean})
     >>> for k in (0, 1):
-    ...     both.add(k, [Payload({"w/bias": torch.tensor([4.0 * k]), "u": torch.tensor([4.0 * k])})])
-    >>> {name: t.item() for name, t in both.result()[0].items()}
+    ...     split.add(k, [Payload({"w/bias": torch.tensor([4.0 * k]), "u": torch.tensor([4.0 * k])})])
+    >>> {name: t.item() for name, t in split.result()[0].items()}
     {'w/bias': 1.0, 'u': 2.0}
     """
 
     def __init__(self, factories: Mapping[str, AggregatorFactory]) -> None:
-        self.factories = {name: aggregator() for name, aggregator in factories.items()}
+        self.aggregators = {name: factory() for name, factory in factories.items()}
 
     def add(self, client: int, payloads: Payloads) -> None:
-        for name, aggregator in self.factories.items():
+        for name, aggregator in self.aggregators.items():
             aggregator.add(client, [payload.only(name) for payload in payloads])
 
     def result(self) -> list[Payload]:
-        columns = zip(*(aggregator.result() for aggregator in self.factories.values()), strict=True)
+        columns = zip(*(aggregator.result() for aggregator in self.aggregators.values()), strict=True)
         return [
             Payload(
                 {n: t for p in column for n, t in p.items()},
@@ -111,29 +114,30 @@ class ByName:
 
 
 def mean() -> Aggregator:
-    """Every client counts the same."""
+    """The unweighted mean over clients."""
     return Mean()
 
 
 def gather() -> Aggregator:
-    """All answers, by client."""
+    """All payloads, by client."""
     return Gather()
 
 
 def weighted_mean(weights: Sequence[float]) -> AggregatorFactory:
-    """Client k counts ``weights[k]``."""
+    """The mean in which client k has ``weights[k]``."""
     return lambda: Mean(weights)
 
 
 def by_name(**factories: AggregatorFactory) -> AggregatorFactory:
-    """``each(weights=weighted_mean(sizes), prototypes=mean)``: a way for every name, or prefix of names."""
+    """An aggregator for every name or prefix: ``by_name(weights=weighted_mean(sizes), prototypes=mean)``."""
     return lambda: ByName(factories)
 
 
-def _wide(t: Tensor) -> torch.dtype:
-    # Counters such as BatchNorm's num_batches_tracked are integers: their mean is taken in float64 and rounded.
+def rounded(t: Tensor, dtype: torch.dtype) -> Tensor:
+    """An aggregate in the dtype of its summands; integers are rounded."""
+    return t.to(dtype) if dtype.is_floating_point else t.round().to(dtype)
+
+
+def _sum_dtype(t: Tensor) -> torch.dtype:
+    # Integer counters such as BatchNorm's num_batches_tracked are averaged in float64.
     return t.dtype if t.is_floating_point() else torch.float64
-
-
-def _narrow(t: Tensor, dtype: torch.dtype) -> Tensor:
-    return t if dtype.is_floating_point else t.round().to(dtype)

@@ -1,9 +1,8 @@
-"""The server's side of secure sums: who has offered keys, what was sent, and who must help to lift the masks.
+"""The server's side of secure aggregation: it collects key shares, adds masked payloads, and removes the masks.
 
-It sees public keys, sealed shares, and numbers under masks, which it adds up as they come. With everyone there, a sum
-costs no message of its own: keys for the next one come with the answers to this one. Who has offered none (at the
-start, or after it was away) is asked for them first. A strict sum, and one from which someone dropped out, takes one
-more message to each who is left.
+The server sees public keys, encrypted shares and masked numbers. While every client replies, a sum costs no message of
+its own: key shares for the next sum come with the masked payloads of this one. A strict sum, or one with dropouts,
+takes one more message to each remaining client.
 """
 
 from __future__ import annotations
@@ -11,53 +10,52 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
 
 from fedchoir.core.actions import Action, Exchange
+from fedchoir.core.eligibility import MIN_CLIENTS, mean_weights
 from fedchoir.core.exchange import Reply, RoundStats
+from fedchoir.core.interfaces import SecureEngine
 from fedchoir.payload import PayloadError
-from fedchoir.privacy.eligibility import FEWEST, sum_weights
-from fedchoir.privacy.secure_aggregation.client import MASKED, Request, read_keys, read_offer, subject, write_keys
-from fedchoir.privacy.secure_aggregation.crypto import Offer, Reveal, SecureAggregationError, Words, majority, unmask
-from fedchoir.privacy.secure_aggregation.quantization import Layout, blanks, unpack_mean, weight_under
+from fedchoir.privacy.secure_aggregation.client import (
+    MASKED,
+    Request,
+    read_key_shares,
+    read_keys,
+    sum_context,
+    write_keys,
+)
+from fedchoir.privacy.secure_aggregation.crypto import (
+    KeyShares,
+    SecureAggregationError,
+    UnmaskingShares,
+    Words,
+    majority,
+    unmask,
+)
+from fedchoir.privacy.secure_aggregation.quantization import Layout, empty_payloads, unpack_mean, weight_of
 from fedchoir.utils.errors import QuorumError, UsageError
 
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError)
-"""What reading an answer raises that is not what it should be."""
+"""What reading a malformed reply raises."""
 Check = Callable[[Reply], str]
-"""Why a reply is not what its method declared, or the empty string."""
-
-
-@runtime_checkable
-class SecureEngine(Protocol):
-    """An engine whose clients can hide what they say."""
-
-    def execute(
-        self,
-        clients: Sequence[int],
-        actions: Sequence[Action],
-        round_index: int,
-        masking: Mapping[int, Request] | None = None,
-    ) -> Iterator[Reply]: ...
-
-    def exchange_keys(self, requests: Mapping[int, Request]) -> Iterator[Reply]:
-        """Words about keys with each of these clients, beside what the method does: `Reply.keys`."""
+"""Why a reply does not match its declaration; empty where it does."""
 
 
 class SecureExchange:
-    """Plays the exchanges of a run as secure sums. What it knows need not outlive it: new keys are soon agreed."""
+    """Runs exchanges as secure sums. Its state need not outlive the process: clients agree on new keys at once."""
 
     def __init__(self, engine: SecureEngine, names: Sequence[str], method: str, *, strict: bool, quorum: float) -> None:
         self._engine, self._names, self._method = engine, list(names), method
         self._strict, self._quorum = strict, quorum
         self._threshold = majority(len(names))
-        self._seals: dict[int, dict[str, str]] = {}  # name, key and the site's own signature
-        self._doubtful = set(range(len(names)))  # whose sealing key is not known, or may have been lost
-        self._offers: dict[int, Offer] = {}  # for the next sum
-        self._signed: dict[int, dict[str, Any]] = {}  # what members are told of them
+        self._encryption_keys: dict[int, dict[str, str]] = {}  # name, public key, the site's signature
+        self._unknown_keys = set(range(len(names)))  # clients whose encryption key is missing or may be lost
+        self._key_shares: dict[int, KeyShares] = {}  # for the next sum
+        self._signed: dict[int, dict[str, Any]] = {}  # the same as the participants receive them
 
     def exchange(
         self,
@@ -69,54 +67,62 @@ class SecureExchange:
         check: Check,
         received: Callable[[Iterator[Reply]], Iterator[Reply]],
     ) -> Any:
-        """The mean of what the clients say, without seeing what any one of them says."""
+        """The mean of the clients' payloads, without seeing any single one."""
         weights = self._weights(exchange)
-        lacking = self._agree(clients, stats)
-        members = [k for k in clients if k in self._offers and all(w[k] > 0 for w in weights.values())]
+        failures = self._prepare_keys(clients, stats)
+        members = [k for k in clients if k in self._key_shares and all(w[k] > 0 for w in weights.values())]
         for k in [k for k in clients if k not in members]:
-            self._leave_out(k, exchange, lacking.get(k, "it has no weight in the mean"), stats)
-        self._enough(len(members), max(FEWEST, self._threshold), "offered keys for", exchange, clients, stats)
-        offers = {k: self._offers.pop(k) for k in members}
-        request = self._request(offers, weights)
+            self._leave_out(k, exchange, failures.get(k, "it has no weight in the mean"), stats)
+        self._require_quorum(len(members), max(MIN_CLIENTS, self._threshold), "sent keys for", exchange, clients, stats)
+        key_shares = {k: self._key_shares.pop(k) for k in members}
+        request = self._request(key_shares, weights)
         masking = dict.fromkeys(members, request)
         stats.add_bytes(down=sum(map(_size, masking.values())))
         total = MaskedTotal()
         for reply in received(self._engine.execute(clients, actions, round_index, masking)):
-            if reply.client in offers:
-                self._take(reply, total, exchange, check, stats)
+            if reply.client in key_shares:
+                self._add_reply(reply, total, exchange, check, stats)
         needed = max(self._threshold, self._quorum * len(clients))
-        self._enough(len(total.sent), needed, "gave a usable answer to", exchange, clients, stats)
-        words = self._lift(total, offers, request, exchange, stats)
+        self._require_quorum(len(total.sent), needed, "sent a usable payload for", exchange, clients, stats)
+        words = self._unmask(total, key_shares, request, exchange, stats)
         shares = {name: sum(by[str(k)] for k in total.sent) for name, by in request["weights"].items()}
-        combined = unpack_mean(words, total.layout, lambda name: weight_under(shares, name), len(members))
+        combined = unpack_mean(words, total.layout, lambda name: weight_of(shares, name), len(members))
         return combined if exchange.batches else combined[0]
 
     def _weights(self, exchange: Exchange) -> dict[str, Sequence[float]]:
-        weights = sum_weights(exchange.aggregator(), len(self._names))
+        weights = mean_weights(exchange.aggregator(), len(self._names))
         if weights is None:
             raise UsageError(
-                f"secure = true is not possible with {self._method}: its exchange {exchange.function.__name__} needs single "
-                "answers, and a secure sum gives only their mean"
+                f"secure = true is not possible with {self._method}: its exchange {exchange.function.__name__} needs "
+                "individual payloads, and secure aggregation gives only their mean"
             )
         return weights
 
     # -- keys ------------------------------------------------------------------------------------------------------
 
-    def _agree(self, clients: Sequence[int], stats: RoundStats) -> dict[int, str]:
-        """See to it that everyone has offered keys for the next sum; returns why some have not."""
-        unknown: dict[int, Request] = {k: {"say": "seal"} for k in clients if k in self._doubtful}
-        lacking = self._exchange_keys(unknown, self._take_seal, stats)
-        if len(self._seals) < max(FEWEST, self._threshold):
-            return lacking
-        wanted = {"say": "offer", "seals": self._told_seals(), "threshold": self._threshold}
-        without: dict[int, Request] = {k: wanted for k in clients if k not in self._doubtful | self._offers.keys()}
-        return lacking | self._exchange_keys(without, lambda k, told: self._take_offer(k, told["offer"]), stats)
+    def _prepare_keys(self, clients: Sequence[int], stats: RoundStats) -> dict[int, str]:
+        """Collect key shares for the next sum from everyone; returns why some clients sent none."""
+        unknown: dict[int, Request] = {k: {"kind": "encryption_key"} for k in clients if k in self._unknown_keys}
+        failures = self._exchange_keys(unknown, self._take_encryption_key, stats)
+        if len(self._encryption_keys) < max(MIN_CLIENTS, self._threshold):
+            return failures
+        requested = {
+            "kind": "key_shares",
+            "encryption_keys": self._encryption_key_table(),
+            "threshold": self._threshold,
+        }
+        without: dict[int, Request] = {
+            k: requested for k in clients if k not in self._unknown_keys | self._key_shares.keys()
+        }
+        return failures | self._exchange_keys(
+            without, lambda k, message: self._take_key_shares(k, message["key_shares"]), stats
+        )
 
     def _exchange_keys(
         self, requests: Mapping[int, Request], take: Callable[[int, Mapping[str, Any]], None], stats: RoundStats
     ) -> dict[int, str]:
-        """One message about keys to each of these; returns who did not answer well, and why."""
-        lacking: dict[int, str] = {}
+        """Send each client a message about keys; returns which clients failed, and why."""
+        failures: dict[int, str] = {}
         stats.messages += len(requests)
         stats.add_bytes(down=sum(map(_size, requests.values())))
         for reply in self._engine.exchange_keys(requests) if requests else ():
@@ -126,44 +132,49 @@ class SecureExchange:
                     raise SecureAggregationError(reply.error)
                 take(reply.client, reply.keys)
             except MALFORMED as error:
-                lacking[reply.client] = _words(error)
-                self._forget(reply.client)
-        return lacking
+                failures[reply.client] = _describe(error)
+                self._drop_keys(reply.client)
+        return failures
 
-    def _take_seal(self, client: int, told: Mapping[str, Any]) -> None:
-        seal = {"name": self._names[client], **{part: told["seal"][part] for part in ("key", "signature")}}
-        if len(bytes.fromhex(seal["key"])) != 32:
-            raise SecureAggregationError("its sealing key is no X25519 key")
-        if client not in self._seals or self._seals[client]["key"] != seal["key"]:
-            self._offers.clear()  # offers hold shares for those who were known when they were made
-        self._seals[client] = seal
-        self._doubtful.discard(client)
+    def _take_encryption_key(self, client: int, message: Mapping[str, Any]) -> None:
+        encryption_key = {
+            "name": self._names[client],
+            **{part: message["encryption_key"][part] for part in ("key", "signature")},
+        }
+        if len(bytes.fromhex(encryption_key["key"])) != 32:
+            raise SecureAggregationError("its encryption key is not an X25519 key")
+        if client not in self._encryption_keys or self._encryption_keys[client]["key"] != encryption_key["key"]:
+            self._key_shares.clear()  # they hold shares for the old set of keys
+        self._encryption_keys[client] = encryption_key
+        self._unknown_keys.discard(client)
 
-    def _told_seals(self) -> dict[str, dict[str, str]]:
-        return {str(k): seal for k, seal in self._seals.items()}
+    def _encryption_key_table(self) -> dict[str, dict[str, str]]:
+        return {str(k): encryption_key for k, encryption_key in self._encryption_keys.items()}
 
-    def _take_offer(self, client: int, told: Mapping[str, Any]) -> None:
-        offer = read_offer(told)
-        if len(offer.mask) != 32 or offer.shares.keys() != self._seals.keys():
-            raise SecureAggregationError("its offer has no share for everyone")
-        self._offers[client] = offer
-        self._signed[client] = {name: told[name] for name in ("mask", "proof", "number", "signature")}
+    def _take_key_shares(self, client: int, message: Mapping[str, Any]) -> None:
+        share_keys = read_key_shares(message)
+        if len(share_keys.mask) != 32 or share_keys.shares.keys() != self._encryption_keys.keys():
+            raise SecureAggregationError("it did not send a share for every client")
+        self._key_shares[client] = share_keys
+        self._signed[client] = {name: message[name] for name in ("mask", "seed_hash", "number", "signature")}
 
-    def _request(self, offers: Mapping[int, Offer], weights: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-        """What each member is told about a sum: the same to all, or their masks would not cancel."""
-        largest = {name: max(by[k] for k in offers) for name, by in weights.items()}
+    def _request(self, key_shares: Mapping[int, KeyShares], weights: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+        """The description of a sum, identical for every participant: otherwise the masks would not cancel."""
+        largest = {name: max(by[k] for k in key_shares) for name, by in weights.items()}
         return {
             "sum": secrets.token_hex(16),
-            "offers": {str(k): self._signed[k] for k in offers},
-            "weights": {name: {str(k): float(by[k] / largest[name]) for k in offers} for name, by in weights.items()},
+            "key_shares": {str(k): self._signed[k] for k in key_shares},
+            "weights": {
+                name: {str(k): float(by[k] / largest[name]) for k in key_shares} for name, by in weights.items()
+            },
             "strict": self._strict,
-            "seals": self._told_seals(),
+            "encryption_keys": self._encryption_key_table(),
             "threshold": self._threshold,
         }
 
-    # -- answers ---------------------------------------------------------------------------------------------------
+    # -- replies ---------------------------------------------------------------------------------------------------
 
-    def _take(self, reply: Reply, total: MaskedTotal, exchange: Exchange, check: Check, stats: RoundStats) -> None:
+    def _add_reply(self, reply: Reply, total: MaskedTotal, exchange: Exchange, check: Check, stats: RoundStats) -> None:
         name = self._names[reply.client]
         stats.add_reply(reply, name)
         stats.add_bytes(up=_size(reply.keys))
@@ -171,76 +182,81 @@ class SecureExchange:
             if reply.error:
                 raise PayloadError(reply.error)
             clipped = int(reply.keys["clipped"])
-            self._take_offer(reply.client, reply.keys["offer"])
+            self._take_key_shares(reply.client, reply.keys["key_shares"])
             total.add(reply, check)
         except MALFORMED as error:
-            self._forget(reply.client)
-            self._leave_out(reply.client, exchange, _words(error), stats)
+            self._drop_keys(reply.client)
+            self._leave_out(reply.client, exchange, _describe(error), stats)
             return
         if clipped:
             stats.losses[name]["clipped"] = float(clipped)
 
-    def _lift(
-        self, total: MaskedTotal, offers: Mapping[int, Offer], request: Request, exchange: Exchange, stats: RoundStats
+    def _unmask(
+        self,
+        total: MaskedTotal,
+        key_shares: Mapping[int, KeyShares],
+        request: Request,
+        exchange: Exchange,
+        stats: RoundStats,
     ) -> Words:
-        """The sum without masks: as it is, or with the help of those who are left."""
-        reveals: dict[int, Reveal] = {}
-        dropped = offers.keys() - total.sent
+        """The sum without masks, with shares from the remaining participants where they are needed."""
+        unmasking: dict[int, UnmaskingShares] = {}
+        dropped = key_shares.keys() - total.sent
         if dropped or self._strict:
-            wanted = dropped | (total.sent if self._strict else set())
+            requested = dropped | (total.sent if self._strict else set())
             requests = {
                 j: {
-                    "say": "reveal",
+                    "kind": "unmasking_shares",
                     "sum": request["sum"],
                     "sent": sorted(total.sent),
-                    "shares": write_keys({k: offers[k].shares[j] for k in wanted}),
+                    "shares": write_keys({k: key_shares[k].shares[j] for k in requested}),
                 }
                 for j in sorted(total.sent)
             }
 
-            def take(j: int, told: Mapping[str, Any]) -> None:
-                opened = Reveal(read_keys(told["reveal"]["seeds"]), read_keys(told["reveal"]["keys"]))
-                if opened.keys.keys() != dropped or opened.seeds.keys() != wanted - dropped:
-                    raise SecureAggregationError("it opened other shares than it was asked for")
-                reveals[j] = opened
+            def take(j: int, message: Mapping[str, Any]) -> None:
+                decrypted = UnmaskingShares(
+                    read_keys(message["unmasking_shares"]["seeds"]), read_keys(message["unmasking_shares"]["keys"])
+                )
+                if decrypted.keys.keys() != dropped or decrypted.seeds.keys() != requested - dropped:
+                    raise SecureAggregationError("it sent other shares than requested")
+                unmasking[j] = decrypted
 
             for j, why in self._exchange_keys(requests, take, stats).items():
-                self._leave_out(j, exchange, f"sent, but did not help to lift the masks: {why}", stats)
-            self._enough(
-                len(reveals), self._threshold, "helped to lift the masks of", exchange, sorted(total.sent), stats
+                self._leave_out(j, exchange, f"sent a payload, but no shares for unmasking: {why}", stats)
+            self._require_quorum(
+                len(unmasking), self._threshold, "sent shares for unmasking", exchange, sorted(total.sent), stats
             )
         try:
             return unmask(
-                total.words, total.sent, offers, reveals, subject(request), threshold=self._threshold,
+                total.words, total.sent, key_shares, unmasking, sum_context(request), threshold=self._threshold,
                 strict=self._strict,
             )  # fmt: skip
         except SecureAggregationError as error:
-            raise QuorumError(f"the masks of {exchange.function.__name__} could not be lifted: {error}") from None
+            raise QuorumError(f"{exchange.function.__name__} could not be unmasked: {error}") from None
 
-    # -- who is left out -------------------------------------------------------------------------------------------
+    # -- failures --------------------------------------------------------------------------------------------------
 
-    def _forget(self, client: int) -> None:
-        """Who failed may have lost its keys: it is asked for them anew."""
-        self._doubtful.add(client)
-        self._offers.pop(client, None)
+    def _drop_keys(self, client: int) -> None:
+        """A client that failed may have lost its keys: request them again."""
+        self._unknown_keys.add(client)
+        self._key_shares.pop(client, None)
 
     def _leave_out(self, client: int, exchange: Exchange, why: str, stats: RoundStats) -> None:
-        stats.left_out.append({"client": self._names[client], "exchange": exchange.function.__name__, "why": why})
+        stats.leave_out(self._names[client], exchange.function.__name__, why)
 
-    def _enough(
-        self, there: int, needed: float, did: str, exchange: Exchange, clients: Sequence[int], stats: RoundStats
+    def _require_quorum(
+        self, count: int, needed: float, did: str, exchange: Exchange, clients: Sequence[int], stats: RoundStats
     ) -> None:
-        if there >= needed:
-            return
-        reasons = "; ".join(f"{out['client']}: {out['why']}" for out in stats.left_out[-len(clients) :])
-        raise QuorumError(
-            f"only {there} of {len(clients)} clients {did} {exchange.function.__name__}, and a secure sum needs "
-            f"{int(np.ceil(needed))} ({reasons or 'no answer in time'})"
-        )
+        if count < needed:
+            raise QuorumError(
+                f"only {count} of {len(clients)} clients {did} {exchange.function.__name__}, and a secure sum needs "
+                f"{int(np.ceil(needed))} ({stats.reasons(len(clients))})"
+            )
 
 
 class MaskedTotal:
-    """What members sent, added up as it comes: the server never holds two answers, even under masks."""
+    """The running sum of masked payloads: the server never stores two of them."""
 
     def __init__(self) -> None:
         self.sent: set[int] = set()
@@ -248,25 +264,25 @@ class MaskedTotal:
         self.words: Words = np.zeros(0, dtype=np.uint32)
 
     def add(self, reply: Reply, check: Check) -> None:
-        """Raise `PayloadError` unless numbers and layout are what was declared, and like those of the others."""
+        """Raise `PayloadError` unless values and layout match the declaration and those of the other clients."""
         layout = reply.keys["layout"]
         masked = reply.payloads[0].get(MASKED) if len(reply.payloads) == 1 else None
         if masked is None or len(reply.payloads[0]) > 1 or masked.dtype != torch.int32 or masked.dim() != 1:
-            raise PayloadError("it should have sent one row of masked numbers and nothing else")
-        if why := check(Reply(reply.client, blanks(layout, masked.numel()))):
+            raise PayloadError("expected one row of masked numbers and nothing else")
+        if why := check(Reply(reply.client, empty_payloads(layout, masked.numel()))):
             raise PayloadError(why)
         if self.sent and layout != self.layout:
-            raise PayloadError("its answer has another layout than those of the others")
+            raise PayloadError("its layout differs from that of the other clients")
         words = masked.cpu().numpy().view(np.uint32)
         self.words = self.words + words if self.sent else words.copy()
         self.layout = layout
         self.sent.add(reply.client)
 
 
-def _size(told: Mapping[str, Any]) -> int:
-    return len(json.dumps(told)) if told else 0
+def _size(message: Mapping[str, Any]) -> int:
+    return len(json.dumps(message)) if message else 0
 
 
-def _words(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     plain = isinstance(error, ValueError) and str(error)
-    return str(error) if plain else f"its answer about keys is malformed: {error!r}"
+    return str(error) if plain else f"its message about keys is malformed: {error!r}"

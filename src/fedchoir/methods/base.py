@@ -1,8 +1,8 @@
-"""The base of every method: explicit phases over explicit state. A method knows no engine."""
+"""The base classes of all methods: explicit phases over explicit state. A method knows no engine."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -19,13 +19,12 @@ from fedchoir.core.training import Batch
 from fedchoir.data.image.image_set import ImageSet
 from fedchoir.models import VisionModel, build
 from fedchoir.payload import MODEL, Payload, sends, state_payload
-from fedchoir.privacy.dp import check_method
 from fedchoir.utils.errors import UsageError
 from fedchoir.utils.rng import seeded
 
 
 class Method:
-    """One federated method. Subclasses say what happens in a round, what clients say, and what the losses are."""
+    """A federated method. Subclasses define a round, what clients send, and the losses."""
 
     name: ClassVar[str]
     title: ClassVar[str]
@@ -35,11 +34,16 @@ class Method:
     needs_public: ClassVar[bool] = False
     heterogeneous: ClassVar[bool] = True
     """Whether clients may have different architectures."""
+    supports_dp: ClassVar[bool] = False
+    """Whether the local loss is a mean over single samples and nothing else that is sent depends on private samples:
+    then DP-SGD in the local phase bounds what leaves a client. Never inherited: each method states it."""
     evaluates_per_client: ClassVar[bool] = False
-    """Whether a global model must be scored at every client: where the score depends on the client's own data."""
+    """Whether a global model's score depends on the client's own data, so that every client must evaluate it."""
     begins_with_global: ClassVar[bool] = False
-    """Whether a client, whenever it is asked something, first takes over the global weights if there are any: then
-    nothing of its model need be kept. A subclass with a round or a download of its own must say so anew."""
+    """Whether a client loads the global weights, if there are any, before any other action, so that its own model need
+    not be stored. Not inherited by a subclass with its own ``round`` or ``download``."""
+    streams: ClassVar[Mapping[str, str]] = {}
+    """Random-stream names of this method's actions, where they differ from the functions' names (`core.actions`)."""
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {"lr_schedule": "constant", "local_batch": 256, "public_batch": 512},
         "official": {"weighting": "uniform", "local_weight_decay": 1e-5},
@@ -51,48 +55,55 @@ class Method:
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
+        cls.supports_dp = vars(cls).get("supports_dp", False)
         if {"round", "download"} & vars(cls).keys() and "begins_with_global" not in vars(cls):
             cls.begins_with_global = False
 
-    def __init__(self, params: Settings, task: FederationSpec) -> None:
+    def __init__(self, params: Settings, spec: FederationSpec) -> None:
         self.params = params
-        self.task = task
-        self.server: dict[str, Tensor] = {}  # what the server keeps from round to round
-        check_method(self.name, params)
-        if params.eval_model == "own":
-            self._check_own()
-        if not self.heterogeneous and not task.homogeneous:
+        self.spec = spec
+        self.server: dict[str, Tensor] = {}  # the server's state between rounds
+        if params.dp_noise and (why := self.dp_obstacle(params)):
+            raise UsageError(f"dp_noise = {params.dp_noise:g} is not possible with {self.name}: {why}; set it to 0")
+        if params.eval_model == "own" and (why := self._own_models_obstacle()):
+            raise UsageError(f"eval_model = 'own' is not possible with {why}")
+        if not self.heterogeneous and not spec.homogeneous:
             raise UsageError(
-                f"{self.name} exchanges weights, so all clients need one architecture, but --models gives "
-                f"{', '.join(sorted({c.model for c in task.clients}))}; give a single name, or use a method for "
-                "different models such as fccl+"
+                f"{self.name} averages weights, so all clients need one architecture, but they have "
+                f"{', '.join(sorted({c.model for c in spec.clients}))}; give a single one, or use a method for "
+                "different architectures such as fccl+"
             )
 
-    def _check_own(self) -> None:
-        """Whether every client has a model of its own at the end of every round."""
-        why = ""
+    def _own_models_obstacle(self) -> str:
+        """Why clients have no models of their own at the end of a round; empty where they have."""
         if self.params.fraction < 1:
-            why = f"fraction = {self.params.fraction:g}: who sits out has no model of that round; set fraction to 1"
-        elif self.averages("after-local"):
-            why = "average = 'after-local': a round ends with the average; set average to before-local"
-        if why:
-            raise UsageError(f"tested = 'own' is not possible with {why}")
+            return f"fraction = {self.params.fraction:g}: idle clients have no model of that round; set fraction to 1"
+        if self.averages("after-local"):
+            return "average = 'after-local': a round ends with the average; set average to before-local"
+        return ""
 
     @classmethod
     def profile(cls, name: str, scenario: str) -> dict[str, Any]:
-        """The options that a profile sets for this method in a scenario; the default, ``fixed``, sets none."""
+        """The options that a profile sets for this method in a scenario."""
         options: dict[str, Any] = {}
         for key in (name, f"{name}:{scenario}"):
             for base in reversed(cls.__mro__):
                 options |= vars(base).get("profiles", {}).get(key, {})
         return options
 
+    # -- what a method allows --------------------------------------------------------------------------------------
+
     @classmethod
-    def requires_individual_payloads(cls, params: Settings) -> str:
-        """Why the server must see single answers, in words; empty where means are all it needs (secure sums)."""
+    def dp_obstacle(cls, params: Any) -> str:
+        """Why DP-SGD in the local phase would not bound what leaves a client; empty where it does."""
+        return "" if cls.supports_dp else "its local loss or its payload is not a function of single samples"
+
+    @classmethod
+    def requires_individual_payloads(cls, params: Any) -> str:
+        """Why the server must see each client's payload; empty where means are enough (secure aggregation)."""
         return ""
 
-    # -- what a method may define ----------------------------------------------------------------------------------
+    # -- what a method defines -------------------------------------------------------------------------------------
 
     def setup(self) -> Script:
         """Before the first round."""
@@ -104,48 +115,49 @@ class Method:
         raise NotImplementedError
 
     def extra_modules(self, model: VisionModel) -> dict[str, nn.Module]:
-        """Modules that a client holds beside its model (``client.parts``), trained with it."""
+        """Auxiliary modules (``client.modules``) that are trained with the client's model."""
         return {}
 
     def global_weights(self) -> dict[str, Tensor] | None:
-        """The weights of the one model to evaluate, for methods that end a round with a global model. None where the
-        clients' own models are to be evaluated."""
+        """The weights of the global model to evaluate; None where clients evaluate their own models."""
         return None
-
-    @cached_property
-    def architecture(self) -> VisionModel:
-        """The shared architecture with the weights that clients start from, in eval mode and on the CPU: for a server
-        that must take apart, or apply, what clients send. Only where all models are alike."""
-        task = self.task
-        with seeded(task.seed, "model", "shared"):
-            return build(task.clients[0].model, len(task.classes), image_size=task.image_size).eval()
-
-    @cached_property
-    def module_shapes(self) -> dict[str, Tensor]:
-        """The state of a client's parts, for checking those that arrive. Only parts that all have alike are sent."""
-        task = self.task
-        with seeded(task.seed, "model", "shared"):
-            model = build(task.clients[0].model, len(task.classes), image_size=task.image_size)
-            return nn.ModuleDict(self.extra_modules(model)).state_dict()
-
-    def server_metrics(self) -> dict[str, Any]:
-        """What the server can say about the round just played, beside accuracies: goes into the round's event."""
-        return {}
-
-    def evaluate(self, client: Client, tests: Iterable[ImageSet]) -> list[float]:
-        """How good the client's model is on several test sets, in percent."""
-        client.model.eval()
-        client.modules.eval()
-        return accuracies(lambda images: self.predict(client, images), tests, self.task.top_k)
-
-    def predict(self, client: Client, images: Tensor) -> Tensor:
-        """What the client says an image is, as logits or probabilities: by its own model alone."""
-        return client.predict(images)
 
     @property
     def dims(self) -> dict[str, int]:
-        """The method's own dimensions in the declarations of what its clients send."""
+        """The method's own dimensions in payload declarations."""
         return {}
+
+    def server_metrics(self) -> dict[str, Any]:
+        """Metrics that the server computes in a round, for the round's event."""
+        return {}
+
+    def evaluate(self, client: Client, tests: Iterable[ImageSet]) -> list[float]:
+        """The accuracy of the client's model on each test set, in percent."""
+        client.model.eval()
+        client.modules.eval()
+        return accuracies(lambda images: self.predict(client, images), tests, self.spec.top_k)
+
+    def predict(self, client: Client, images: Tensor) -> Tensor:
+        """The client's logits or probabilities, B×C."""
+        return client.predict(images)
+
+    # -- what the server knows about models that all clients share -------------------------------------------------
+
+    def _initial_model(self) -> VisionModel:
+        spec = self.spec
+        return build(spec.clients[0].model, len(spec.classes), image_size=spec.image_size)
+
+    @cached_property
+    def architecture(self) -> VisionModel:
+        """The shared architecture with the clients' initial weights, in eval mode on the CPU."""
+        with seeded(self.spec.seed, "model", "shared"):
+            return self._initial_model().eval()
+
+    @cached_property
+    def module_shapes(self) -> dict[str, Tensor]:
+        """The state dict of the auxiliary modules, for checking payloads that hold them."""
+        with seeded(self.spec.seed, "model", "shared"):
+            return nn.ModuleDict(self.extra_modules(self._initial_model())).state_dict()
 
     # -- phases that many methods share ----------------------------------------------------------------------------
 
@@ -164,14 +176,14 @@ class Method:
         return F.cross_entropy(client.logits(batch.images), batch.labels)
 
     def average(self) -> Script:
-        """Parameter averaging, weights and BatchNorm buffers: ``yield from self.average()``."""
+        """Average weights and BatchNorm buffers: ``yield from self.average()``."""
         weights = yield Exchange(self.upload, aggregator=self.weighting, dims=self.dims)
         yield Step(self.download, received=weights)
 
     def averages(self, when: str) -> bool:
-        """Whether models are averaged at this point of the round: only where all have one architecture."""
+        """Whether this point of the round averages weights: only where all clients have one architecture."""
         choice = "before-local" if self.params.average == "auto" else self.params.average
-        return self.task.homogeneous and choice == when
+        return self.spec.homogeneous and choice == when
 
     @sends(weights=MODEL)
     def upload(self, client: Client) -> Payload:
@@ -181,17 +193,16 @@ class Method:
         client.model.load_state_dict(received.under("weights"))
 
     def weighting(self) -> Aggregator:
-        """How weights are averaged; called when answers come in, so that a site that has just joined counts."""
+        """A weighted mean of the clients' weights. Called at the first reply, so that a site that joined counts."""
         uniform = self.params.weighting == "uniform"
-        return Mean(None if uniform else [card.train for card in self.task.clients])
-
-
-Voice = Callable[[Client, PublicBatch], Payload]
-"""What a client says about a public batch."""
+        return Mean(None if uniform else [info.train for info in self.spec.clients])
 
 
 class PublicMethod(Method):
-    """Methods whose clients learn from what the others say about the public set, and then practise at home."""
+    """Methods whose clients exchange payloads about public batches.
+
+    A round: for each public batch ``share → aggregate → public_update``, then ``local_update``.
+    """
 
     needs_public = True
     profiles = {
@@ -209,32 +220,29 @@ class PublicMethod(Method):
             yield from self.average()
 
     def public_phase(self, r: Round) -> Script:
-        """The public phase: clients speak about a batch, and learn from what the server makes of it."""
+        """Clients send a payload about each public batch and learn from the aggregate."""
         for batches in r.public_batches():
-            aggregated = yield Exchange(self.voice, batches, aggregator=self.aggregator, dims=self.dims)
+            aggregated = yield Exchange(self.share, batches, aggregator=self.aggregator, dims=self.dims)
             yield Step(self.public_update, batches, self.consensus(aggregated))
-
-    @property
-    def voice(self) -> Voice:
-        """What clients speak with; a method whose options change what must travel has several voices."""
-        return self.share
-
-    def aggregator(self) -> Aggregator:
-        """How the server combines what clients say."""
-        return mean()
-
-    def consensus(self, aggregated: Any) -> Received:
-        """What clients hear of it; ``said`` has one combined value a batch."""
-        return aggregated
 
     @sends(logits="B C")
     def share(self, client: Client, batch: PublicBatch) -> Payload:
+        """A client's payload about a public batch."""
         _, z = client.public_outputs(batch)
         return Payload(logits=z)
 
+    def aggregator(self) -> Aggregator:
+        """How the server aggregates payloads."""
+        return mean()
+
+    def consensus(self, aggregated: Any) -> Received:
+        """What clients receive, from the list of aggregates, one per public batch."""
+        return aggregated
+
     def public_update(self, client: Client, batch: PublicBatch, consensus: Payload) -> None:
+        """One optimiser step on a public batch."""
         client.public_step(batch, self.public_loss, **consensus)
 
     def public_loss(self, client: Client, batch: Batch) -> Tensor:
-        """The loss on a public batch; what the others said comes with the batch: ``batch["logits"]``."""
+        """The loss on a public batch; the aggregate comes with the batch: ``batch["logits"]``."""
         raise NotImplementedError

@@ -15,7 +15,7 @@ from fedchoir.core.client import Client, Teacher
 from fedchoir.core.settings import Settings
 from fedchoir.core.training import Batch
 from fedchoir.losses import cnd, fbm, fia, frr, gaussian
-from fedchoir.methods.base import PublicMethod, Voice
+from fedchoir.methods.base import PublicMethod
 from fedchoir.models import VisionModel
 from fedchoir.payload import MODEL, MODULE, Payload, sends, state_payload
 
@@ -79,19 +79,18 @@ class FBCL(PublicMethod):
     def dims(self) -> dict[str, int]:
         return {"D": self.params.depth}
 
-    @property
-    def voice(self) -> Voice:
-        return self.share_diagonal if self.params.diagonal else self.share
+    def payload_fields(self) -> dict[str, str]:
+        return {"mu": "B D", "delta": "B D" if self.params.diagonal else "B D D"}
 
-    @sends(mu="B D", delta="B D D")
+    @property
+    def streams(self) -> dict[str, str]:  # type: ignore[override]
+        return {"share": "speak_diagonal" if self.params.diagonal else "speak"}  # frozen stream names
+
+    @sends(payload_fields)
     def share(self, client: Client, batch: PublicBatch) -> Payload:
         with client.batch_stats_frozen():
             mu, delta = self.gaussian(client, client.public_samples(batch))
         return Payload(mu=mu, delta=delta)
-
-    @sends(mu="B D", delta="B D")
-    def share_diagonal(self, client: Client, batch: PublicBatch) -> Payload:
-        return FBCL.share(self, client, batch)
 
     def gaussian(self, client: Client, images: Tensor) -> tuple[Tensor, Tensor]:
         """μ (B×D) and δ (B×D×D, or B×D) of eq. 2."""

@@ -45,6 +45,7 @@ class FCCL(PublicMethod):
     title = "cross-correlation on public data, two teachers at home"
     paper = "Huang et al., CVPR 2022"
     Params = FCCLParams
+    supports_dp = True
     params: FCCLParams
     profiles = {
         "official": {
@@ -86,7 +87,7 @@ class FCCL(PublicMethod):
     def public_update(self, client: Client, batch: PublicBatch, consensus: Payload) -> None:
         logits = consensus["logits"]
         if self.params.own_logits == "previous":
-            logits = logits + self.previous_minus_own(client, batch) / len(self.task.clients)
+            logits = logits + self.previous_minus_own(client, batch) / len(self.spec.clients)
         client.public_step(batch, self.public_loss, logits=logits)
 
     def public_loss(self, client: Client, batch: Batch) -> Tensor:

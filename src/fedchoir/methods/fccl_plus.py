@@ -3,7 +3,7 @@ Learning, TPAMI 2023."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 from torch import Tensor
@@ -42,6 +42,7 @@ class FCCLPlus(FCCLPublicPhase):
     title = "cross-correlation and instance similarity on public data, non-target distillation at home"
     paper = "Huang et al., TPAMI 2023"
     Params = FCCLPlusParams
+    supports_dp = True
     params: FCCLPlusParams
     profiles = {
         "paper": {"pretrain_epochs": 50},
@@ -49,6 +50,10 @@ class FCCLPlus(FCCLPublicPhase):
         "official:office-caltech": {"temperature": 1.0},
         "official:office-home": {"local_epochs": 15, "omega": 1.0, "temperature": 1.0},
     }
+
+    @classmethod
+    def dp_obstacle(cls, params: Any) -> str:
+        return "EWC's Fisher information is not a function of single samples" if params.regulariser == "ewc" else ""
 
     def setup(self) -> Script:
         yield from super().setup()

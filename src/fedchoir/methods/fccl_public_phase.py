@@ -13,7 +13,7 @@ from fedchoir.core.settings import Settings
 from fedchoir.core.training import Batch
 from fedchoir.data.image.color_transforms import Recolor
 from fedchoir.losses import fccm, fisl, instance_similarity
-from fedchoir.methods.base import PublicMethod, Voice
+from fedchoir.methods.base import PublicMethod
 from fedchoir.payload import Payload, sends
 
 
@@ -29,7 +29,7 @@ class FCCLPublicParams(Settings):
 
 
 class FCCLPublicPhase(PublicMethod):
-    """What travels is what the losses in use compare (Table 4 of FCCL+)."""
+    """The public phase of FCCL+: clients send logits and similarities and learn FCCM + ω·FISL (eq. 6)."""
 
     Params = FCCLPublicParams
     params: FCCLPublicParams
@@ -42,23 +42,23 @@ class FCCLPublicPhase(PublicMethod):
         if self.params.use_fccm or self.params.use_fisl:
             yield from super().public_phase(r)
 
-    @property
-    def voice(self) -> Voice:
-        both = self.params.use_fccm and self.params.use_fisl
-        return self.share if both else self.share_logits if self.params.use_fccm else self.share_similarity
+    def payload_fields(self) -> dict[str, str]:
+        """Only what the losses in use compare (Table 4 of FCCL+)."""
+        fields = {"logits": "B C"} if self.params.use_fccm else {}
+        return fields | {"similarity": "B B-1"} if self.params.use_fisl else fields
 
-    @sends(logits="B C", similarity="B B-1")
+    @property
+    def streams(self) -> dict[str, str]:  # type: ignore[override]
+        fields = self.payload_fields()
+        return {"share": "speak" if len(fields) == 2 else f"speak_{next(iter(fields), '')}"}  # frozen stream names
+
+    @sends(payload_fields)
     def share(self, client: Client, batch: PublicBatch) -> Payload:
         h, z = client.public_outputs(batch, self.public_view(client))
-        return Payload(logits=z, similarity=instance_similarity(h, self.params.similarity_temperature))
-
-    @sends(logits="B C")
-    def share_logits(self, client: Client, batch: PublicBatch) -> Payload:
-        return self.share(client, batch).only("logits")
-
-    @sends(similarity="B B-1")
-    def share_similarity(self, client: Client, batch: PublicBatch) -> Payload:
-        return self.share(client, batch).only("similarity")
+        fields = {"logits": z} if self.params.use_fccm else {}
+        if self.params.use_fisl:
+            fields["similarity"] = instance_similarity(h, self.params.similarity_temperature)
+        return Payload(fields)
 
     def public_update(self, client: Client, batch: PublicBatch, consensus: Payload) -> None:
         client.public_step(batch, self.public_loss, self.public_view(client), **consensus)

@@ -15,6 +15,7 @@ class FedAvg(Method):
     name = "fedavg"
     title = "weights averaged every round"
     paper = "McMahan et al., AISTATS 2017"
+    supports_dp = True
     heterogeneous = False
     begins_with_global = True
     profiles = {

@@ -16,6 +16,7 @@ class FedDF(PublicMethod):
     name = "feddf"
     title = "ensemble distillation on public data (KL)"
     paper = "Lin et al., NeurIPS 2020"
+    supports_dp = True
     profiles = {"official": {"public_optimizer": "sgd", "public_weight_decay": 1e-5}}
 
     def public_loss(self, client: Client, batch: Batch) -> Tensor:

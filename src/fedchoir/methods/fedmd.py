@@ -16,6 +16,7 @@ class FedMD(PublicMethod):
     name = "fedmd"
     title = "logits on public data drawn to their mean (L1)"
     paper = "Li and Wang, NeurIPS workshop 2019"
+    supports_dp = True
 
     def public_loss(self, client: Client, batch: Batch) -> Tensor:
         return l1_loss(client.logits(batch.images), batch["logits"])

@@ -31,6 +31,7 @@ class FedNTD(FedAvg):
     title = "FedAvg with not-true distillation from the global model"
     paper = "Lee et al., NeurIPS 2022"
     Params = FedNTDParams
+    supports_dp = True
     params: FedNTDParams
 
     def local_update(self, client: Client) -> None:

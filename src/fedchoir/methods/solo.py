@@ -25,6 +25,7 @@ class Solo(Method):
     name = "solo"
     title = "every client alone (the papers' BASE)"
     Params = SoloParams
+    supports_dp = True
     profiles = {"paper": {"epochs": 50}, "official": {"epochs": 50}}
     params: SoloParams
 
@@ -36,7 +37,7 @@ class Solo(Method):
 
     def epochs_in(self, client: Client) -> int:
         """This round's share of the epochs."""
-        total, rounds, index = self.params.epochs, self.task.rounds, client.round
+        total, rounds, index = self.params.epochs, self.spec.rounds, client.round
         if total == 0:
             return self.params.epochs_of(client.index)
         return total * (index + 1) // rounds - total * index // rounds

@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from fedchoir.core.activation_checkpointing import limit_activations
 from fedchoir.core.batches import PublicView
 from fedchoir.core.client import Client
-from fedchoir.core.robust import flipped
+from fedchoir.core.robust import flipped_labels
 from fedchoir.data.scenario import ClientData
 from fedchoir.methods.base import Method
 from fedchoir.models import VisionModel, build
-from fedchoir.privacy.dp import PrivateTrainer, without_batchnorm
+from fedchoir.core.private_training import PrivateTrainer
+from fedchoir.privacy.dp import without_batchnorm
 from fedchoir.utils.rng import seeded
 
 
@@ -46,7 +47,7 @@ def _tensors(module: nn.Module) -> Iterator[Tensor]:
 
 def new_modules(method: Method, index: int) -> ClientModules:
     """A client's modules, drawn from the seed and its number, or the seed alone where all are alike."""
-    task = method.task
+    task = method.spec
     with seeded(task.seed, "model", "shared" if task.homogeneous else index):
         model = build(task.clients[index].model, len(task.classes), image_size=task.image_size)
         if method.params.dp_noise:
@@ -65,7 +66,7 @@ def new_client(
     modules: ClientModules | None = None,
 ) -> Client:
     """A client as it starts, or with the modules given."""
-    task, params, train = method.task, method.params, data.train
+    task, params, train = method.spec, method.params, data.train
     if modules is None:
         modules = new_modules(method, index)
         limit_activation_memory(
@@ -73,7 +74,7 @@ def new_client(
         )
     hostile = params.attack != "none" and index >= len(task.clients) - params.attackers
     if hostile and params.attack == "label_flip":
-        train = replace(train, labels=flipped(train.labels, len(task.classes)))
+        train = replace(train, labels=flipped_labels(train.labels, len(task.classes)))
     client = Client(
         index,
         data.name,

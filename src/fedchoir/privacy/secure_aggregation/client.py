@@ -18,9 +18,9 @@ from typing import Any
 import torch
 
 from fedchoir.payload import Payload
-from fedchoir.privacy.secure_aggregation.crypto import Offer, Participant, SecureAggregationError
+from fedchoir.privacy.secure_aggregation.crypto import KeyShares, Participant, SecureAggregationError
 from fedchoir.privacy.secure_aggregation.peer_keys import Identity, UnverifiedPeers
-from fedchoir.privacy.secure_aggregation.quantization import pack, weight_under
+from fedchoir.privacy.secure_aggregation.quantization import pack, weight_of
 
 Request = Mapping[str, Any]
 MASKED = "masked"  # the name under which hidden numbers travel
@@ -37,91 +37,103 @@ class SecureAggregationClient:
 
     def exchange_keys(self, request: Request) -> dict[str, Any]:
         """Answer a message about keys."""
-        say = request.get("say")
-        if say == "seal":
-            seal = self._participant().seal
-            return {"seal": {"key": seal.hex(), "signature": self._identity.sign(self._about(self._index, seal)).hex()}}
-        if say == "offer":
-            return {"offer": self._offer(request)}
-        if say == "reveal":
-            return {"reveal": self._reveal(request)}
-        raise SecureAggregationError(f"nothing is known about {say!r}: it should be seal, offer or reveal")
+        kind = request.get("kind")
+        if kind == "encryption_key":
+            encryption_key = self._participant().encryption_key
+            return {
+                "encryption_key": {
+                    "key": encryption_key.hex(),
+                    "signature": self._identity.sign(self._signed_content(self._index, encryption_key)).hex(),
+                }
+            }
+        if kind == "key_shares":
+            return {"key_shares": self._share_keys(request)}
+        if kind == "unmasking_shares":
+            return {"unmasking_shares": self._unmasking_shares(request)}
+        raise SecureAggregationError(f"nothing is known about {kind!r}: it should be seal, offer or reveal")
 
-    def hide(self, parts: Sequence[Payload], request: Request) -> tuple[list[Payload], dict[str, Any]]:
+    def mask_payloads(self, payloads: Sequence[Payload], request: Request) -> tuple[list[Payload], dict[str, Any]]:
         """The answer under masks, and what goes with it: its layout and the keys for the next sum."""
-        offered = self._take("offer")
-        self._check_offers(request)
-        offers, weights = read_offers(request["offers"]), read_weights(request["weights"], request["offers"])
+        offered = self._pop("key_shares")
+        self._check_key_shares(request)
+        key_shares, weights = (
+            read_all_key_shares(request["key_shares"]),
+            read_weights(request["weights"], request["key_shares"]),
+        )
         strict = bool(request["strict"])
         me = self._participant(offered)
         mine = {name: by_client[self._index] for name, by_client in weights.items()}
-        packed = pack(parts, lambda name: weight_under(mine, name), len(offers))
-        masked = me.mask(packed.words, offers, subject(request), strict=strict)
-        kept = {name: request[name] for name in ("sum", "offers", "seals", "strict")}
-        self._store["open"] = json.dumps({**offered, **kept})
-        told = {"layout": packed.layout, "clipped": packed.clipped, "offer": self._offer(request)}
-        return [Payload({MASKED: torch.from_numpy(masked.view("int32"))})], told
+        packed = pack(payloads, lambda name: weight_of(mine, name), len(key_shares))
+        masked = me.mask(packed.words, key_shares, sum_context(request), strict=strict)
+        kept = {name: request[name] for name in ("sum", "key_shares", "encryption_keys", "strict")}
+        self._store["pending"] = json.dumps({**offered, **kept})
+        message = {"layout": packed.layout, "clipped": packed.clipped, "key_shares": self._share_keys(request)}
+        return [Payload({MASKED: torch.from_numpy(masked.view("int32"))})], message
 
-    def _offer(self, request: Request) -> dict[str, Any]:
-        self._check_seals(request["seals"])
+    def _share_keys(self, request: Request) -> dict[str, Any]:
+        self._check_encryption_keys(request["encryption_keys"])
         me, threshold = self._participant(), int(request["threshold"])
-        offer = me.offer(read_seals(request["seals"]), threshold)
+        share_keys = me.share_keys(read_encryption_keys(request["encryption_keys"]), threshold)
         number = int(self._store.get("count", "0")) + 1
         self._store["count"] = str(number)
-        self._store["offer"] = json.dumps({"mask": me.mask_key.hex(), "seed": me.seed.hex(), "threshold": threshold})
-        signature = self._identity.sign(self._about(self._index, offer.mask, offer.proof, number))
-        return {**write_offer(offer), "number": number, "signature": signature.hex()}
+        self._store["key_shares"] = json.dumps(
+            {"mask": me.mask_key.hex(), "seed": me.seed.hex(), "threshold": threshold}
+        )
+        signature = self._identity.sign(
+            self._signed_content(self._index, share_keys.mask, share_keys.seed_hash, number)
+        )
+        return {**write_key_shares(share_keys), "number": number, "signature": signature.hex()}
 
-    def _check_seals(self, seals: Mapping[str, Mapping[str, str]]) -> None:
+    def _check_encryption_keys(self, encryption_keys: Mapping[str, Mapping[str, str]]) -> None:
         """Whether each key is that of the site whose it is said to be, and no site is there twice."""
-        if len({seal["name"] for seal in seals.values()}) < len(seals):
+        if len({encryption_key["name"] for encryption_key in encryption_keys.values()}) < len(encryption_keys):
             raise SecureAggregationError("refused: two of the keys are said to be one site's")
-        for k, key in read_seals(seals).items():
-            told = seals[str(k)]
-            self._identity.check(told["name"], self._about(k, key), bytes.fromhex(told["signature"]))
+        for k, key in read_encryption_keys(encryption_keys).items():
+            message = encryption_keys[str(k)]
+            self._identity.check(message["name"], self._signed_content(k, key), bytes.fromhex(message["signature"]))
 
-    def _check_offers(self, request: Request) -> None:
+    def _check_key_shares(self, request: Request) -> None:
         """The same for the keys of one sum; each must be newer than the last one seen of that site."""
         seen = json.loads(self._store.get("seen", "{}"))
-        for k, offer in read_offers(request["offers"]).items():
-            told, name = request["offers"][str(k)], request["seals"][str(k)]["name"]
-            number = int(told["number"])
-            about = self._about(k, offer.mask, offer.proof, number)
-            self._identity.check(name, about, bytes.fromhex(told["signature"]))
+        for k, share_keys in read_all_key_shares(request["key_shares"]).items():
+            message, name = request["key_shares"][str(k)], request["encryption_keys"][str(k)]["name"]
+            number = int(message["number"])
+            context = self._signed_content(k, share_keys.mask, share_keys.seed_hash, number)
+            self._identity.check(name, context, bytes.fromhex(message["signature"]))
             if number <= seen.get(str(k), 0):
                 raise SecureAggregationError(f"refused: the keys said to be {name}'s were used before")
             seen[str(k)] = number
         self._store["seen"] = json.dumps(seen)
 
-    def _about(self, index: int, *content: bytes | int) -> bytes:
+    def _signed_content(self, index: int, *content: bytes | int) -> bytes:
         """What is signed: keys of one client in one run."""
-        parts = [part.hex() if isinstance(part, bytes) else str(part) for part in content]
-        return " ".join(["fedchoir secure sum", self._run, str(index), *parts]).encode()
+        payloads = [part.hex() if isinstance(part, bytes) else str(part) for part in content]
+        return " ".join(["fedchoir secure sum", self._run, str(index), *payloads]).encode()
 
-    def _reveal(self, request: Request) -> dict[str, Any]:
+    def _unmasking_shares(self, request: Request) -> dict[str, Any]:
         """Shares that lift the masks of the last sum, once: what is opened is forgotten here."""
-        held = self._take("open")
-        if held["sum"] != request.get("sum"):
+        stored = self._pop("pending")
+        if stored["sum"] != request.get("sum"):
             raise SecureAggregationError("refused: this is not the last sum, or its masks were lifted already")
-        opened = self._participant(held).reveal(
+        decrypted = self._participant(stored).unmasking_shares(
             read_keys(request["shares"]),
-            read_seals(held["seals"]),
-            read_offers(held["offers"]),
+            read_encryption_keys(stored["encryption_keys"]),
+            read_all_key_shares(stored["key_shares"]),
             sent=[int(k) for k in request["sent"]],
-            threshold=int(held["threshold"]),
-            strict=bool(held["strict"]),
+            threshold=int(stored["threshold"]),
+            strict=bool(stored["strict"]),
         )
-        return {"seeds": write_keys(opened.seeds), "keys": write_keys(opened.keys)}
+        return {"seeds": write_keys(decrypted.seeds), "keys": write_keys(decrypted.keys)}
 
-    def _participant(self, held: Mapping[str, Any] | None = None) -> Participant:
-        if "seal" not in self._store:
-            self._store["seal"] = secrets.token_hex(32)
-        seal = bytes.fromhex(self._store["seal"])
-        if held is None:
-            return Participant(self._index, seal)
-        return Participant(self._index, seal, bytes.fromhex(held["mask"]), bytes.fromhex(held["seed"]))
+    def _participant(self, stored: Mapping[str, Any] | None = None) -> Participant:
+        if "encryption_key" not in self._store:
+            self._store["encryption_key"] = secrets.token_hex(32)
+        encryption_key = bytes.fromhex(self._store["encryption_key"])
+        if stored is None:
+            return Participant(self._index, encryption_key)
+        return Participant(self._index, encryption_key, bytes.fromhex(stored["mask"]), bytes.fromhex(stored["seed"]))
 
-    def _take(self, name: str) -> dict[str, Any]:
+    def _pop(self, name: str) -> dict[str, Any]:
         """What is kept under a name, and from now on no more: keys are used once, even if what follows fails."""
         try:
             text = self._store.pop(name)
@@ -167,39 +179,45 @@ class FolderStore(MutableMapping[str, str]):
 # -- on the wire: JSON with keys in hexadecimal ------------------------------------------------------------------------
 
 
-def subject(request: Request) -> bytes:
+def sum_context(request: Request) -> bytes:
     """What is summed, in one hash: members, keys and weights. Masks cancel only where all were told the same."""
-    told = {name: request[name] for name in ("sum", "offers", "weights", "strict")}
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).digest()
+    message = {name: request[name] for name in ("sum", "key_shares", "weights", "strict")}
+    return hashlib.sha256(json.dumps(message, sort_keys=True).encode()).digest()
 
 
 def write_keys(keys: Mapping[int, bytes]) -> dict[str, str]:
     return {str(k): key.hex() for k, key in keys.items()}
 
 
-def read_keys(told: Mapping[str, str]) -> dict[int, bytes]:
-    return {int(k): bytes.fromhex(key) for k, key in told.items()}
+def read_keys(message: Mapping[str, str]) -> dict[int, bytes]:
+    return {int(k): bytes.fromhex(key) for k, key in message.items()}
 
 
-def read_seals(told: Mapping[str, Mapping[str, str]]) -> dict[int, bytes]:
-    return {int(k): bytes.fromhex(seal["key"]) for k, seal in told.items()}
+def read_encryption_keys(message: Mapping[str, Mapping[str, str]]) -> dict[int, bytes]:
+    return {int(k): bytes.fromhex(encryption_key["key"]) for k, encryption_key in message.items()}
 
 
-def write_offer(offer: Offer) -> dict[str, Any]:
-    return {"mask": offer.mask.hex(), "proof": offer.proof.hex(), "shares": write_keys(offer.shares)}
+def write_key_shares(share_keys: KeyShares) -> dict[str, Any]:
+    return {
+        "mask": share_keys.mask.hex(),
+        "seed_hash": share_keys.seed_hash.hex(),
+        "shares": write_keys(share_keys.shares),
+    }
 
 
-def read_offer(told: Mapping[str, Any]) -> Offer:
-    return Offer(bytes.fromhex(told["mask"]), bytes.fromhex(told["proof"]), read_keys(told.get("shares", {})))
+def read_key_shares(message: Mapping[str, Any]) -> KeyShares:
+    return KeyShares(
+        bytes.fromhex(message["mask"]), bytes.fromhex(message["seed_hash"]), read_keys(message.get("shares", {}))
+    )
 
 
-def read_offers(told: Mapping[str, Mapping[str, Any]]) -> dict[int, Offer]:
-    return {int(k): read_offer(offer) for k, offer in told.items()}
+def read_all_key_shares(message: Mapping[str, Mapping[str, Any]]) -> dict[int, KeyShares]:
+    return {int(k): read_key_shares(share_keys) for k, share_keys in message.items()}
 
 
-def read_weights(told: Mapping[str, Mapping[str, float]], members: Mapping[str, Any]) -> dict[str, dict[int, float]]:
+def read_weights(message: Mapping[str, Mapping[str, float]], members: Mapping[str, Any]) -> dict[str, dict[int, float]]:
     """Each member's weight by name. One without weight would not hide the others, so there must be none."""
-    weights = {name: {int(k): float(w) for k, w in by_client.items()} for name, by_client in told.items()}
+    weights = {name: {int(k): float(w) for k, w in by_client.items()} for name, by_client in message.items()}
     for by_client in weights.values():
         if set(by_client) != {int(k) for k in members} or not all(0 < w <= 1 for w in by_client.values()):
             raise SecureAggregationError("refused: everyone in a sum needs a weight above 0 and up to 1")

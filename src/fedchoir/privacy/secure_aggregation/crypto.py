@@ -35,7 +35,7 @@ from fedchoir.privacy.secure_aggregation import shamir
 
 Words = NDArray[np.uint32]
 Floats = NDArray[np.floating]
-FEWEST = 3  # from a sum of two, each knows the other's part
+MIN_CLIENTS = 3  # from a sum of two, each knows the other's part
 
 
 class SecureAggregationError(ValueError):
@@ -76,16 +76,16 @@ class FixedPoint:
 
 
 @dataclass(frozen=True)
-class Offer:
+class KeyShares:
     """What a participant brings to one sum: a fresh public key, what its seed must hash to, and sealed shares."""
 
     mask: bytes
-    proof: bytes
+    seed_hash: bytes
     shares: Mapping[int, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Reveal:
+class UnmaskingShares:
     """What a participant opens about the others, once it is known who sent: shares by participant."""
 
     seeds: Mapping[int, bytes]
@@ -95,9 +95,9 @@ class Reveal:
 class Participant:
     """One participant's part in one sum. Mask key and seed are used once; the sealing key may serve many sums."""
 
-    def __init__(self, index: int, seal: bytes, mask: bytes | None = None, seed: bytes | None = None) -> None:
+    def __init__(self, index: int, encryption_key: bytes, mask: bytes | None = None, seed: bytes | None = None) -> None:
         self.index = index
-        self._seal_key = X25519PrivateKey.from_private_bytes(seal)
+        self._encryption_key = X25519PrivateKey.from_private_bytes(encryption_key)
         self._mask_key = X25519PrivateKey.from_private_bytes(mask) if mask else X25519PrivateKey.generate()
         self.seed = seed or secrets.token_bytes(32)
 
@@ -107,80 +107,91 @@ class Participant:
         return self._mask_key.private_bytes_raw()
 
     @property
-    def seal(self) -> bytes:
+    def encryption_key(self) -> bytes:
         """The public half of the sealing key."""
-        return self._seal_key.public_key().public_bytes_raw()
+        return self._encryption_key.public_key().public_bytes_raw()
 
-    def offer(self, seals: Mapping[int, bytes], threshold: int) -> Offer:
+    def share_keys(self, encryption_keys: Mapping[int, bytes], threshold: int) -> KeyShares:
         """A public key, and sealed shares of mask key and seed for everyone (itself among them)."""
-        if seals.get(self.index) != self.seal or len(seals) < max(FEWEST, threshold):
+        if encryption_keys.get(self.index) != self.encryption_key or len(encryption_keys) < max(MIN_CLIENTS, threshold):
             raise SecureAggregationError(
-                f"{len(seals)} participants: a sum hides nothing below 3, or below the threshold"
+                f"{len(encryption_keys)} participants: a sum hides nothing below 3, or below the threshold"
             )
-        if 2 * threshold <= len(seals):
-            raise SecureAggregationError(f"threshold {threshold} of {len(seals)}: wanted more than half of them")
+        if 2 * threshold <= len(encryption_keys):
+            raise SecureAggregationError(
+                f"threshold {threshold} of {len(encryption_keys)}: wanted more than half of them"
+            )
         public = self._mask_key.public_key().public_bytes_raw()
-        points = [k + 1 for k in seals]
+        points = [k + 1 for k in encryption_keys]
         keys = shamir.split(self.mask_key, points, threshold)
         seeds = shamir.split(self.seed, points, threshold)
-        sealed = {k: self._sealed(k, seals[k], public, keys[k + 1] + seeds[k + 1]) for k in seals}
-        return Offer(public, hashlib.sha256(self.seed).digest(), sealed)
+        encrypted = {
+            k: self._encrypted(k, encryption_keys[k], public, keys[k + 1] + seeds[k + 1]) for k in encryption_keys
+        }
+        return KeyShares(public, hashlib.sha256(self.seed).digest(), encrypted)
 
-    def mask(self, words: Words, offers: Mapping[int, Offer], about: bytes, *, strict: bool) -> Words:
+    def mask(self, words: Words, key_shares: Mapping[int, KeyShares], context: bytes, *, strict: bool) -> Words:
         """The words under all masks. ``about`` says what is summed: masks cancel only if all were told the same."""
-        if len(offers) < FEWEST or offers[self.index].mask != self._mask_key.public_key().public_bytes_raw():
+        if (
+            len(key_shares) < MIN_CLIENTS
+            or key_shares[self.index].mask != self._mask_key.public_key().public_bytes_raw()
+        ):
             raise SecureAggregationError(
                 "refused: the sum would hide nothing, or these keys are not this participant's"
             )
-        masked = words + stream(self.seed, words.size) if strict else words.copy()
-        for k, other in offers.items():
+        masked = words + key_stream(self.seed, words.size) if strict else words.copy()
+        for k, other in key_shares.items():
             if k != self.index:
-                pair = stream(agree(self._mask_key, other.mask, b"mask" + about), words.size)
+                pair = key_stream(shared_key(self._mask_key, other.mask, b"mask" + context), words.size)
                 masked = masked + pair if k > self.index else masked - pair
         return masked
 
-    def open(self, sender: int, seal: bytes, offer: Offer, sealed: bytes) -> tuple[bytes, bytes]:
+    def decrypt_share(
+        self, sender: int, encryption_key: bytes, share_keys: KeyShares, encrypted: bytes
+    ) -> tuple[bytes, bytes]:
         """This participant's shares of another's mask key and seed."""
-        key = agree(self._seal_key, seal, b"seal")
+        key = shared_key(self._encryption_key, encryption_key, b"encryption_key")
         try:
-            opened = ChaCha20Poly1305(key).decrypt(sealed[:12], sealed[12:], _label(sender, self.index, offer.mask))
+            decrypted = ChaCha20Poly1305(key).decrypt(
+                encrypted[:12], encrypted[12:], _associated_data(sender, self.index, share_keys.mask)
+            )
         except InvalidTag:
             raise SecureAggregationError(f"the share from participant {sender} was changed on its way") from None
-        return opened[: shamir.SHARE_BYTES], opened[shamir.SHARE_BYTES :]
+        return decrypted[: shamir.SHARE_BYTES], decrypted[shamir.SHARE_BYTES :]
 
-    def reveal(
+    def unmasking_shares(
         self,
-        sealed: Mapping[int, bytes],
-        seals: Mapping[int, bytes],
-        offers: Mapping[int, Offer],
+        encrypted: Mapping[int, bytes],
+        encryption_keys: Mapping[int, bytes],
+        key_shares: Mapping[int, KeyShares],
         *,
         sent: Iterable[int],
         threshold: int,
         strict: bool,
-    ) -> Reveal:
+    ) -> UnmaskingShares:
         """Shares that lift the masks: never both of one participant's, never below the threshold."""
-        there = set(sent)
-        dropped = set(offers) - there
-        if self.index not in there or not there <= set(offers) or len(there) < threshold:
+        senders = set(sent)
+        dropped = set(key_shares) - senders
+        if self.index not in senders or not senders <= set(key_shares) or len(senders) < threshold:
             raise SecureAggregationError("refused: this would show more than a sum")
         if not strict and not dropped:
             raise SecureAggregationError("refused: nobody dropped out, so there is nothing to lift")
-        wanted = dropped | (there if strict else set())
-        opened = {k: self.open(k, seals[k], offers[k], sealed[k]) for k in wanted}
-        return Reveal({k: opened[k][1] for k in wanted & there}, {k: opened[k][0] for k in dropped})
+        requested = dropped | (senders if strict else set())
+        decrypted = {k: self.decrypt_share(k, encryption_keys[k], key_shares[k], encrypted[k]) for k in requested}
+        return UnmaskingShares({k: decrypted[k][1] for k in requested & senders}, {k: decrypted[k][0] for k in dropped})
 
-    def _sealed(self, receiver: int, seal: bytes, public: bytes, content: bytes) -> bytes:
+    def _encrypted(self, receiver: int, encryption_key: bytes, public: bytes, content: bytes) -> bytes:
         nonce = secrets.token_bytes(12)
-        key = agree(self._seal_key, seal, b"seal")
-        return nonce + ChaCha20Poly1305(key).encrypt(nonce, content, _label(self.index, receiver, public))
+        key = shared_key(self._encryption_key, encryption_key, b"encryption_key")
+        return nonce + ChaCha20Poly1305(key).encrypt(nonce, content, _associated_data(self.index, receiver, public))
 
 
 def unmask(
     total: Words,
     sent: Iterable[int],
-    offers: Mapping[int, Offer],
-    reveals: Mapping[int, Reveal],
-    about: bytes,
+    key_shares: Mapping[int, KeyShares],
+    unmasking: Mapping[int, UnmaskingShares],
+    context: bytes,
     *,
     threshold: int,
     strict: bool,
@@ -189,23 +200,25 @@ def unmask(
 
     ``total`` adds up what was sent; ``reveals`` come from those who are still there.
     """
-    there = set(sent)
-    dropped = set(offers) - there
-    if (dropped or strict) and len(reveals) < threshold:
+    senders = set(sent)
+    dropped = set(key_shares) - senders
+    if (dropped or strict) and len(unmasking) < threshold:
         raise SecureAggregationError(
-            f"only {len(reveals)} participants are left, and {threshold} are needed to lift the masks"
+            f"only {len(unmasking)} participants are left, and {threshold} are needed to lift the masks"
         )
-    for k in there if strict else ():
-        seed = _join({j: reveal.seeds[k] for j, reveal in reveals.items()})
-        if hashlib.sha256(seed).digest() != offers[k].proof:
+    for k in senders if strict else ():
+        seed = _join({j: unmasking_shares.seeds[k] for j, unmasking_shares in unmasking.items()})
+        if hashlib.sha256(seed).digest() != key_shares[k].seed_hash:
             raise SecureAggregationError(f"the shares of participant {k}'s seed do not fit: someone gave a wrong one")
-        total = total - stream(seed, total.size)
+        total = total - key_stream(seed, total.size)
     for k in dropped:
-        key = X25519PrivateKey.from_private_bytes(_join({j: reveal.keys[k] for j, reveal in reveals.items()}))
-        if key.public_key().public_bytes_raw() != offers[k].mask:
+        key = X25519PrivateKey.from_private_bytes(
+            _join({j: unmasking_shares.keys[k] for j, unmasking_shares in unmasking.items()})
+        )
+        if key.public_key().public_bytes_raw() != key_shares[k].mask:
             raise SecureAggregationError(f"the shares of participant {k}'s key do not fit: someone gave a wrong one")
-        for j in there:
-            pair = stream(agree(key, offers[j].mask, b"mask" + about), total.size)
+        for j in senders:
+            pair = key_stream(shared_key(key, key_shares[j].mask, b"mask" + context), total.size)
             total = total - pair if k > j else total + pair
     return total
 
@@ -215,21 +228,23 @@ def secure_mean(
 ) -> NDArray[np.float64]:
     """The whole protocol in one place: the mean over those who did not drop out before they sent."""
     count = len(values)
-    point, gone = FixedPoint(count), set(dropped)
+    point, dropped_out = FixedPoint(count), set(dropped)
     threshold = threshold or majority(count)
-    people = [Participant(k, secrets.token_bytes(32)) for k in range(count)]
-    seals = {p.index: p.seal for p in people}
-    offers = {p.index: p.offer(seals, threshold) for p in people}
-    there = [p for p in people if p.index not in gone]
+    participants = [Participant(k, secrets.token_bytes(32)) for k in range(count)]
+    encryption_keys = {p.index: p.encryption_key for p in participants}
+    key_shares = {p.index: p.share_keys(encryption_keys, threshold) for p in participants}
+    senders = [p for p in participants if p.index not in dropped_out]
     total: Words = np.zeros(values[0].size, dtype=np.uint32)
-    for p in there:
-        total = total + p.mask(point.words(values[p.index]).ravel(), offers, b"", strict=strict)
-    sent, reveals = [p.index for p in there], {}
-    if gone or strict:
-        for p in there:
-            sealed = {k: offer.shares[p.index] for k, offer in offers.items()}
-            reveals[p.index] = p.reveal(sealed, seals, offers, sent=sent, threshold=threshold, strict=strict)
-    total = unmask(total, sent, offers, reveals, b"", threshold=threshold, strict=strict)
+    for p in senders:
+        total = total + p.mask(point.words(values[p.index]).ravel(), key_shares, b"", strict=strict)
+    sent, unmasking = [p.index for p in senders], {}
+    if dropped_out or strict:
+        for p in senders:
+            encrypted = {k: share_keys.shares[p.index] for k, share_keys in key_shares.items()}
+            unmasking[p.index] = p.unmasking_shares(
+                encrypted, encryption_keys, key_shares, sent=sent, threshold=threshold, strict=strict
+            )
+    total = unmask(total, sent, key_shares, unmasking, b"", threshold=threshold, strict=strict)
     return point.total(total).reshape(values[0].shape) / len(sent)
 
 
@@ -238,19 +253,19 @@ def majority(count: int) -> int:
     return count // 2 + 1
 
 
-def stream(key: bytes, count: int) -> Words:
+def key_stream(key: bytes, count: int) -> Words:
     """``count`` words that look random to whoever lacks the key. (A key is used for one sum only: the nonce is 0.)"""
     cipher = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
     return np.frombuffer(cipher.update(bytes(4 * count)), dtype="<u4").astype(np.uint32)
 
 
-def agree(key: X25519PrivateKey, public: bytes, purpose: bytes) -> bytes:
+def shared_key(key: X25519PrivateKey, public: bytes, purpose: bytes) -> bytes:
     """A key that only two know: whoever has this private half, and whoever has the other's."""
     shared = key.exchange(X25519PublicKey.from_public_bytes(public))
     return HKDF(hashes.SHA256(), 32, salt=None, info=b"fedchoir secure sum " + purpose).derive(shared)
 
 
-def _label(sender: int, receiver: int, mask: bytes) -> bytes:
+def _associated_data(sender: int, receiver: int, mask: bytes) -> bytes:
     return f"{sender}>{receiver} ".encode() + mask
 
 

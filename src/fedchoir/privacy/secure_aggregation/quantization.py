@@ -19,36 +19,36 @@ Layout = list[dict[str, list[Any]]]
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedPayloads:
     words: Words
     layout: Layout
     clipped: int  # numbers that were too large and cut off
 
 
-def layout_of(parts: Sequence[Payload]) -> Layout:
+def layout_of(payloads: Sequence[Payload]) -> Layout:
     return [
         {"tensors": [[n, list(t.shape), str(t.dtype).removeprefix("torch.")] for n, t in part.items()],
          "scalars": list(part.scalars)}
-        for part in parts
+        for part in payloads
     ]  # fmt: skip
 
 
-def pack(parts: Sequence[Payload], weight: Callable[[str], float], count: int) -> Packed:
+def pack(payloads: Sequence[Payload], weight: Callable[[str], float], count: int) -> PackedPayloads:
     """An answer as words, every number times the weight of its name, so that ``count`` answers can be added."""
     rows, clipped = [], 0
-    for part in parts:
+    for part in payloads:
         for name, t in [*part.items(), *((n, torch.tensor(v)) for n, v in part.scalars.items())]:
             point = _point(t, count)
             values = t.detach().cpu().to(torch.float64).numpy().ravel() * weight(name)
             rows.append(point.words(values))
             clipped += point.clipped(values)
-    return Packed(np.concatenate(rows) if rows else np.zeros(0, dtype=np.uint32), layout_of(parts), clipped)
+    return PackedPayloads(np.concatenate(rows) if rows else np.zeros(0, dtype=np.uint32), layout_of(payloads), clipped)
 
 
 def unpack_mean(total: Words, layout: Layout, weight: Callable[[str], float], count: int) -> list[Payload]:
     """The mean as payloads; ``weight`` is that of all whose answers are in the sum."""
-    parts, at = [], 0
-    for blank in blanks(layout):
+    payloads, at = [], 0
+    for blank in empty_payloads(layout):
         tensors: dict[str, Tensor] = {}
         for name, t in blank.items():
             mean = _point(t, count).total(total[at : at + t.numel()]) / weight(name)
@@ -59,22 +59,22 @@ def unpack_mean(total: Words, layout: Layout, weight: Callable[[str], float], co
         for name in blank.scalars:
             scalars[name] = float(FixedPoint(count, REALS).total(total[at : at + 1])[0] / weight(name))
             at += 1
-        parts.append(Payload(tensors, scalars=scalars))
-    return parts
+        payloads.append(Payload(tensors, scalars=scalars))
+    return payloads
 
 
-def blanks(layout: Layout, size: int | None = None) -> list[Payload]:
+def empty_payloads(layout: Layout, size: int | None = None) -> list[Payload]:
     """Payloads of zeros of this layout, to be checked against what was declared; ``size`` numbers if given."""
     try:
-        told = [[(str(n), tuple(map(int, shape)), str(dtype)) for n, shape, dtype in p["tensors"]] for p in layout]
+        message = [[(str(n), tuple(map(int, shape)), str(dtype)) for n, shape, dtype in p["tensors"]] for p in layout]
         scalars = [[str(name) for name in part["scalars"]] for part in layout]
-        numbers = sum(int(np.prod(shape, dtype=object)) for part in told for _, shape, _ in part)
+        numbers = sum(int(np.prod(shape, dtype=object)) for part in message for _, shape, _ in part)
         if size is not None and numbers + sum(map(len, scalars)) != size:
             raise PayloadError(f"sent {size} numbers where its layout has {numbers}")
         return [
             Payload({n: torch.zeros(shape, dtype=_dtype(dtype)) for n, shape, dtype in part},
                     scalars=dict.fromkeys(names, 0.0))
-            for part, names in zip(told, scalars, strict=True)
+            for part, names in zip(message, scalars, strict=True)
         ]  # fmt: skip
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         if isinstance(error, PayloadError):
@@ -82,7 +82,7 @@ def blanks(layout: Layout, size: int | None = None) -> list[Payload]:
         raise PayloadError(f"the layout of a masked answer is malformed: {error!r}") from None
 
 
-def weight_under(weights: Mapping[str, float], name: str) -> float:
+def weight_of(weights: Mapping[str, float], name: str) -> float:
     """The weight of a tensor: that of its own name, of the prefix it lies under, or of all (the empty name)."""
     for prefix in (name, name.partition("/")[0], ""):
         if prefix in weights:

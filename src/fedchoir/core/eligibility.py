@@ -1,0 +1,43 @@
+"""Whether a method's exchanges can run as secure aggregation, and with which weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from fedchoir.core.aggregation import Aggregator, ByName, Mean
+from fedchoir.utils.errors import UsageError
+
+if TYPE_CHECKING:
+    from fedchoir.core.interfaces import FederatedMethod
+
+Secure = bool | Literal["strict"]
+MIN_CLIENTS = 3  # from a sum of two, each client knows the other's summand
+
+
+def check_secure(method: type[FederatedMethod], params: Any, clients: int) -> None:
+    """Refuse, before anything starts, what secure aggregation cannot give."""
+    why = method.requires_individual_payloads(params)
+    if not why and params.robust != "mean":
+        why = f"robust = {params.robust!r} compares individual payloads; set it to 'mean'"
+    if not why and params.fraction < 1:
+        why = f"fraction = {params.fraction:g} changes the members of the sum from round to round; set it to 1"
+    if not why and clients < MIN_CLIENTS:
+        why = f"{clients} clients are too few: from a sum of two, each knows the other's summand; use at least 3"
+    if why:
+        raise UsageError(f"secure = true is not possible with {method.name}: {why}")
+
+
+def mean_weights(aggregator: Aggregator, clients: int) -> dict[str, Sequence[float]] | None:
+    """Weights by client for each payload name (the empty name stands for all); None where a mean is not enough."""
+    if isinstance(aggregator, Mean):
+        return {"": aggregator.weights or [1.0] * clients}
+    if isinstance(aggregator, ByName):
+        weights: dict[str, Sequence[float]] = {}
+        for name, inner in aggregator.aggregators.items():
+            found = mean_weights(inner, clients)
+            if found is None or set(found) != {""}:
+                return None
+            weights[name] = found[""]
+        return weights
+    return None
