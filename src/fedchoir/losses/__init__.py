@@ -1,13 +1,13 @@
 """Losses as pure functions, one per equation; the docstring of each names its paper, equation and shapes.
 
-Losses are means over the batch and come out as scalars on the input's device and in its dtype. Targets
-(consensus, teachers, prototypes, old features) are detached inside. But for FedFoA's QR and SVD (it has another way),
-nothing here waits for the device, so a training step can be captured in a CUDA graph.
+Losses are means over the batch: scalars on the input's device and in its dtype. Targets (consensus, teachers,
+prototypes, old features) are detached inside. Wrong arguments raise `ValueError`. Nothing synchronises with the device
+(except FedFoA's ``solver="factors"``), so a training step can be captured in a CUDA graph.
 
 >>> import torch
 >>> from fedchoir import losses
 >>> own, consensus = torch.tensor([[0.0, 1.0], [1.0, 0.0]]), torch.tensor([[0.0, 3.0], [2.0, 0.0]])
->>> abs(round(losses.fccm(own, consensus).item(), 4))  # same classes rise and fall: scale does not matter
+>>> abs(round(losses.fccm(own, consensus).item(), 4))  # the correlation is perfect: scale does not matter
 0.0
 """
 
@@ -33,33 +33,8 @@ from fedchoir.losses.proximal import ewc, proximal
 from fedchoir.losses.similarity import fisl, frr, instance_similarity
 
 __all__ = [
-    "apcl",
-    "class_prototypes",
-    "cnd",
-    "cross_correlation",
-    "decorrelation",
-    "ewc",
-    "fbm",
-    "fccm",
-    "feature_correlation",
-    "fia",
-    "fisl",
-    "fntd",
-    "frr",
-    "fuse_prototypes",
-    "gaussian",
-    "instance_similarity",
-    "kd",
-    "mfa",
-    "mixed_features",
-    "moon",
-    "mutual_understanding",
-    "nt_xent",
-    "pool_predictions",
-    "pooled_kl",
-    "procrustes",
-    "prototype_contrast",
-    "proximal",
-    "sce",
-    "understanding_gaps",
-]
+    "apcl", "class_prototypes", "cnd", "cross_correlation", "decorrelation", "ewc", "fbm", "fccm",
+    "feature_correlation", "fia", "fisl", "fntd", "frr", "fuse_prototypes", "gaussian", "instance_similarity", "kd",
+    "mfa", "mixed_features", "moon", "mutual_understanding", "nt_xent", "pool_predictions", "pooled_kl",
+    "procrustes", "prototype_contrast", "proximal", "sce", "understanding_gaps",
+]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Small pieces that several losses share. None of them waits for the device."""
+"""Tensor helpers that several losses share. None of them synchronises with the device."""
 
 from collections.abc import Sequence
 
@@ -6,25 +6,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedchoir.utils.errors import UsageError
-
 
 def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
-    """Refuse a value outside `choices` with one line that names them.
+    """Raise `ValueError` unless ``value`` is one of ``choices``.
 
     >>> check_choice("form", "mask", ("masked", "renormalised"))
     Traceback (most recent call last):
-    fedchoir.utils.errors.UsageError: form is 'mask'; choose one of: masked, renormalised
+    ValueError: form is 'mask'; choose one of: masked, renormalised
     """
     if value not in choices:
-        raise UsageError(f"{name} is {value!r}; choose one of: {', '.join(choices)}")
+        raise ValueError(f"{name} is {value!r}; choose one of: {', '.join(choices)}")
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
     """Matrix product in the operands' own precision.
 
-    Inside an autocast region a plain `@` would round correlations and similarities to bfloat16, which
-    the small temperatures then blow up, and would hand back another dtype than the caller's.
+    Under autocast a plain `@` rounds correlations and similarities to bfloat16, an error that small temperatures
+    amplify, and returns another dtype.
 
     >>> product(torch.eye(2), torch.ones(2, 1)).tolist()
     [[1.0], [1.0]]
@@ -43,10 +41,10 @@ def cosines(a: Tensor, b: Tensor) -> Tensor:
 
 
 def off_diagonal(square: Tensor) -> Tensor:
-    """The n×n matrix without its diagonal, as n×(n−1), every row in its old order.
+    """An n×n matrix without its diagonal, as n×(n−1); every row keeps its order.
 
-    Seen as one line of n² numbers, diagonal entries are n+1 apart: after dropping the first number, rows
-    of n+1 all end in one. That is two views and one copy, where a boolean mask would wait for the device.
+    In the flattened matrix diagonal entries are n+1 apart, so two views and one copy suffice. A boolean mask would
+    synchronise with the device.
 
     >>> off_diagonal(torch.arange(9).view(3, 3)).tolist()
     [[1, 2], [3, 5], [6, 7]]
@@ -56,9 +54,9 @@ def off_diagonal(square: Tensor) -> Tensor:
 
 
 def one_hot(labels: Tensor, classes: int) -> Tensor:
-    """Boolean B×C matrix that is true at each sample's own class; a label outside 0…C−1 gives a false row.
+    """Boolean B×C matrix, true at each sample's class; a label outside 0…C−1 gives a row of False.
 
-    By comparison, because torch's own `one_hot` reads the labels' range back to the host.
+    `torch.nn.functional.one_hot` reads the labels' range back to the host; this comparison does not.
 
     >>> one_hot(torch.tensor([1, 0]), 3).tolist()
     [[False, True, False], [True, False, False]]
@@ -67,7 +65,7 @@ def one_hot(labels: Tensor, classes: int) -> Tensor:
 
 
 def kl(target: Tensor, logits: Tensor) -> Tensor:
-    """KL(σ(target) ‖ σ(logits)) along each row of two B×C matrices, averaged over rows; `target` is fixed.
+    """KL(σ(target) ‖ σ(logits)) along each row of two B×C matrices, averaged over rows; ``target`` is detached.
 
     >>> kl(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0]])).item()
     0.0

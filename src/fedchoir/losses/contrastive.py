@@ -1,4 +1,4 @@
-"""Contrastive losses: between models (MOON) and between two views of each image (NT-Xent)."""
+"""Contrastive losses: between models (MOON) and between two views of each sample (NT-Xent)."""
 
 import torch
 import torch.nn.functional as F
@@ -8,7 +8,7 @@ from fedchoir.losses._common import cosines, off_diagonal
 
 
 def moon(h: Tensor, h_global: Tensor, h_previous: Tensor, temperature: float = 0.5) -> Tensor:
-    """MOON: features nearer to the global model's than to the client's own of the round before.
+    """MOON: draw features to the global model's and away from the client's own of the previous round.
 
     MOON (Li et al., CVPR 2021), its model-contrastive term, averaged over the batch:
 
@@ -16,13 +16,12 @@ def moon(h: Tensor, h_global: Tensor, h_previous: Tensor, temperature: float = 0
 
     Args:
         h: the current model's features, B×d.
-        h_global: the global model's features of the same images, B×d; no gradient flows into it.
-        h_previous: the previous local model's features, B×d; no gradient flows into it.
+        h_global: the global model's features of the same samples, B×d; detached.
+        h_previous: the previous local model's features, B×d; detached.
         temperature: τ.
 
-    >>> import torch
     >>> h = torch.tensor([[1.0, 0.0]])
-    >>> round(moon(h, h, h).item(), 4)  # log 2: neither nearer nor farther
+    >>> round(moon(h, h, h).item(), 4)  # log 2
     0.6931
     >>> round(moon(h, h, -h).item(), 3)  # log(1 + e⁻⁴)
     0.018
@@ -34,14 +33,14 @@ def moon(h: Tensor, h_global: Tensor, h_previous: Tensor, temperature: float = 0
 
 
 def nt_xent(y1: Tensor, y2: Tensor, temperature: float = 0.5) -> Tensor:
-    """SimCLR: an image's second view is picked out among the 2B − 1 other views of the batch.
+    """SimCLR: identify a sample's second view among the 2B − 1 other views of the batch.
 
-    NT-Xent (Chen et al., ICML 2020, eq. 1; FedFoA eq. 3), averaged over all 2B views. Unlike lightly's, which
-    indexes with a mask, it does not wait for the device.
+    NT-Xent (Chen et al., ICML 2020, eq. 1; FedFoA eq. 3), averaged over all 2B views. lightly's version indexes with
+    a mask and so synchronises with the device.
 
     Args:
         y1: projections of the first views, B×d.
-        y2: projections of the second views of the same images, B×d.
+        y2: projections of the second views of the same samples, B×d.
         temperature: τ.
 
     >>> y = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
@@ -52,6 +51,5 @@ def nt_xent(y1: Tensor, y2: Tensor, temperature: float = 0.5) -> Tensor:
     views = torch.cat([y1, y2])
     others = off_diagonal(cosines(views, views)) / temperature
     rows = torch.arange(batch, device=y1.device)
-    # without the diagonal, view i of the first half finds its twin i + B one place earlier
-    twin = torch.cat([rows + batch - 1, rows])
-    return F.cross_entropy(others, twin)
+    # without the diagonal, the other view i + B of view i is one column earlier
+    return F.cross_entropy(others, torch.cat([rows + batch - 1, rows]))

@@ -12,8 +12,8 @@ _STD_FLOOR = 1e-5
 def _centre(z: Tensor) -> Tensor:
     """Subtract each column's mean over the batch.
 
-    The first row goes off beforehand: it changes nothing in exact arithmetic, and a constant column then
-    becomes exactly 0 instead of rounding noise that the division by its own tiny std would turn into ±1.
+    The first row is subtracted beforehand, so that a constant column becomes exactly 0. Otherwise the division by its
+    tiny std would turn rounding noise into ±1.
     """
     shifted = z - z[:1].detach()
     return shifted - shifted.mean(dim=0)
@@ -24,7 +24,7 @@ def _standardise(z: Tensor, standardise: str) -> Tensor:
     centred = _centre(z)
     if standardise == "unbiased":
         return centred / centred.std(dim=0)
-    # Clamped inside the root, where the derivative at 0 would be infinite; above the floor nothing changes.
+    # Clamped inside the root, whose derivative at 0 is infinite.
     variance = centred.square().mean(dim=0)
     return centred / variance.clamp_min(_STD_FLOOR**2).sqrt()
 
@@ -38,10 +38,10 @@ def cross_correlation(z: Tensor, z_mean: Tensor, standardise: str = "biased") ->
 
     Args:
         z: the client's logits, B×C.
-        z_mean: the clients' mean logits, B×C; no gradient flows into it.
-        standardise: "biased" divides by the std of the batch itself (at least 1e-5), which is the papers'
-            unit-norm form: entries lie in [−1, 1], and a constant column gives 0. "unbiased" is the released
-            code: std with B−1 and no floor, so entries are smaller by (B−1)/B, a constant column gives NaN.
+        z_mean: the clients' mean logits, B×C; detached.
+        standardise: "biased": the batch's std, at least 1e-5 (the papers' unit-norm form: entries lie in [−1, 1],
+            and a constant column gives 0). "unbiased": std with B−1 and no floor (the released code: entries are
+            smaller by (B−1)/B, and a constant column gives NaN).
 
     Returns:
         C×C; row = the client's class, column = the consensus's class.
@@ -51,13 +51,11 @@ def cross_correlation(z: Tensor, z_mean: Tensor, standardise: str = "biased") ->
     [[1.0, -0.5], [-0.5, 1.0]]
     """
     check_choice("standardise", standardise, STANDARDISE)
-    own = _standardise(z, standardise)
-    consensus = _standardise(z_mean.detach(), standardise)
-    return product(own.T, consensus) / z.shape[0]
+    return product(_standardise(z, standardise).T, _standardise(z_mean.detach(), standardise)) / z.shape[0]
 
 
 def fccm(z: Tensor, z_mean: Tensor, off_diagonal: float = 0.0051, standardise: str = "biased") -> Tensor:
-    """Federated cross-correlation matrix loss: agree on each class, oppose different classes.
+    """Federated cross-correlation matrix loss: correlate equal classes, anticorrelate different ones.
 
     FCCL+ (Huang et al., TPAMI 2023) eq. 2; FCCL (CVPR 2022) eq. 2, with M from `cross_correlation`:
 
@@ -67,12 +65,12 @@ def fccm(z: Tensor, z_mean: Tensor, off_diagonal: float = 0.0051, standardise: s
 
     Args:
         z: the client's logits, B×C.
-        z_mean: the clients' mean logits, B×C; no gradient flows into it.
+        z_mean: the clients' mean logits, B×C; detached.
         off_diagonal: λ, the weight of the off-diagonal terms.
         standardise: as in `cross_correlation`.
 
     >>> z = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
-    >>> abs(round(fccm(z, z).item(), 5))  # two opposite classes: M is 1 on the diagonal and −1 off it
+    >>> abs(round(fccm(z, z).item(), 5))  # two opposite classes: M is 1 on the diagonal, −1 off it
     0.0
     >>> round(fccm(z, z.flip(1)).item(), 4)  # 2·(1+1)² + 2·0.0051·(1+1)²
     8.0408
@@ -85,9 +83,9 @@ def fccm(z: Tensor, z_mean: Tensor, off_diagonal: float = 0.0051, standardise: s
 
 
 def decorrelation(h: Tensor) -> Tensor:
-    """FedDecorr: keep the dimensions of the features from collapsing onto each other.
+    """FedDecorr: prevent dimensional collapse of the features.
 
-    FedDecorr (Shi et al., ICLR 2023), its regulariser off the diagonal, where alone there is something to learn:
+    FedDecorr (Shi et al., ICLR 2023), its regulariser without the constant diagonal:
 
         L = mean_{u≠v} K_uv²,   K = ĥᵀ ĥ / B, the d×d correlation matrix of standardised features
 

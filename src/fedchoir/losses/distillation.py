@@ -16,16 +16,14 @@ _PREDICTION_FLOOR = 1e-7
 def kd(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     """Knowledge distillation over all classes, scaled by τ² as FNTD is.
 
-    FCCL+ (Huang et al., TPAMI 2023) eq. 7-8 with the τ² of eq. 10; FCCL (CVPR 2022) eq. 4-5 and FedDF are
-    the case τ = 1, where the factor is 1. Averaged over the batch:
+    FCCL+ (Huang et al., TPAMI 2023) eq. 7-8 with the τ² of eq. 10, averaged over the batch. FCCL (CVPR 2022) eq. 4-5
+    and FedDF are the case τ = 1.
 
         L = τ² Σ_u p_T^u log(p_T^u / p_S^u),   p = σ(z / τ)
 
-    τ² keeps the size of the gradient about the same at every temperature.
-
     Args:
         student: logits, B×C.
-        teacher: logits, B×C; no gradient flows into it.
+        teacher: logits, B×C; detached.
         temperature: τ.
 
     >>> z = torch.tensor([[0.0, 1.0, 2.0]])
@@ -41,7 +39,7 @@ def _non_target(student: Tensor, teacher: Tensor, target: Tensor, form: str) -> 
     """Σ_{u≠y} p_T^u log(p_T^u / p_S^u) for each of B samples; `target` is the B×C mask of the true class."""
     check_choice("form", form, NON_TARGET_FORMS)
     if form == "renormalised":
-        # The most negative number and not −∞: the left-out entry is then 0·0 below, and never 0·(∞ − ∞).
+        # A finite floor: with −∞ the excluded entry would be 0·(∞ − ∞).
         student = student.masked_fill(target, torch.finfo(student.dtype).min)
         teacher = teacher.masked_fill(target, torch.finfo(teacher.dtype).min)
     log_student, log_teacher = F.log_softmax(student, dim=1), F.log_softmax(teacher, dim=1)
@@ -50,20 +48,20 @@ def _non_target(student: Tensor, teacher: Tensor, target: Tensor, form: str) -> 
 
 
 def fntd(student: Tensor, teacher: Tensor, labels: Tensor, temperature: float = 3.0, form: str = "masked") -> Tensor:
-    """Federated non-target distillation: keep the teacher's relations between the wrong classes.
+    """Federated non-target distillation: preserve the teacher's probabilities of the wrong classes.
 
     FCCL+ (Huang et al., TPAMI 2023) eq. 13 with the τ² of eq. 10, averaged over the batch:
 
         L = τ² Σ_{u≠y} p_T^u log(p_T^u / p_S^u)
 
-    "masked" is that equation: p = σ(z / τ) over all classes, and the true class left out of the sum. It can
-    be negative, and its gradient τ (1 − p_T^y) p_S^y > 0 pushes the true logit down, although eq. 12 counts
-    it as 0. "renormalised" is FedNTD (Lee et al., NeurIPS 2022): p = σ(z / τ) over the wrong classes alone,
-    never negative, with no gradient on the true logit.
+    "masked" is that equation: p = σ(z / τ) over all classes, without the true class in the sum. It can be negative,
+    and its gradient on the true logit is τ (1 − p_T^y) p_S^y > 0, although eq. 12 states 0. "renormalised" is FedNTD
+    (Lee et al., NeurIPS 2022): p = σ(z / τ) over the wrong classes alone, never negative, no gradient on the true
+    logit.
 
     Args:
         student: logits, B×C.
-        teacher: logits, B×C; no gradient flows into it.
+        teacher: logits, B×C; detached.
         labels: true classes, B.
         temperature: τ.
         form: "masked" or "renormalised".
@@ -83,24 +81,23 @@ def fntd(student: Tensor, teacher: Tensor, labels: Tensor, temperature: float = 
 
 
 def cnd(student: Tensor, teacher: Tensor, labels: Tensor, form: str = "masked") -> Tensor:
-    """Correct not-target distillation: learn the wrong classes' relations where the old model was right.
+    """Correct not-target distillation: FNTD on the samples that the old model classified correctly.
 
     FBCL eq. 6, averaged over the batch:
 
         L = γ Σ_{i≠y} P_old(i) log(P_old(i) / P_cur(i)),   γ = P_old(y) if argmax P_old = y, else 0
 
-    The equation leaves the true class out of the sum ("masked", as in `fntd`); the sentence before it can
-    also be read as a distribution over the wrong classes alone ("renormalised"). γ is over all classes in
-    both.
+    The equation leaves the true class out of the sum ("masked", as in `fntd`); the sentence before it can also mean
+    probabilities over the wrong classes alone ("renormalised"). γ is over all classes in both.
 
     Args:
         student: current logits, B×C.
-        teacher: the old model's logits, B×C; no gradient flows into it.
+        teacher: the old model's logits, B×C; detached.
         labels: true classes, B.
         form: "masked" or "renormalised".
 
     >>> old = torch.tensor([[2.0, 0.0, 1.0]])
-    >>> cnd(torch.zeros(1, 3), old, torch.tensor([1])).item()  # the old model said 0: nothing to keep
+    >>> cnd(torch.zeros(1, 3), old, torch.tensor([1])).item()  # the old model was wrong
     0.0
     >>> cnd(torch.zeros(1, 3), old, torch.tensor([0])).item() != 0
     True
@@ -113,7 +110,7 @@ def cnd(student: Tensor, teacher: Tensor, labels: Tensor, form: str = "masked") 
 
 
 def sce(logits: Tensor, labels: Tensor, alpha: float = 0.1, beta: float = 1.0) -> Tensor:
-    """Symmetric cross-entropy, which learns less from labels that may be wrong (RHFL's local loss).
+    """Symmetric cross-entropy, robust to label noise (RHFL's local loss).
 
     RHFL (Fang and Ye, CVPR 2022), after Wang et al., ICCV 2019; averaged over the batch:
 
@@ -138,15 +135,15 @@ def sce(logits: Tensor, labels: Tensor, alpha: float = 0.1, beta: float = 1.0) -
 
 
 def pool_predictions(logits: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """What `pooled_kl` needs to know of many teachers: two weighted sums, whatever their number.
+    """Aggregate the predictions of N teachers into the two weighted sums that `pooled_kl` needs.
 
-    For each of J listeners, over N teachers with p_n = σ(logits_n):
+    For each of J students, over N teachers with p_n = σ(logits_n):
 
         t = Σ_n w_n p_n,   e = Σ_n w_n Σ_u p_n^u log p_n^u
 
     Args:
         logits: N×B×C.
-        weights: w, J×N×B: what a teacher counts for a listener, image by image.
+        weights: w, J×N×B: the weight of each teacher for each student and sample.
 
     Returns:
         t, J×B×C, and e, J×B.
@@ -163,7 +160,7 @@ def pool_predictions(logits: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def pooled_kl(student: Tensor, pool: Tensor, negentropy: Tensor) -> Tensor:
-    """Divergence from many teachers at once: the sum of all divergences, without their predictions.
+    """The weighted sum of KL divergences from many teachers, computed from their aggregate.
 
     With t and e from `pool_predictions`, averaged over the batch:
 
@@ -173,8 +170,8 @@ def pooled_kl(student: Tensor, pool: Tensor, negentropy: Tensor) -> Tensor:
 
     Args:
         student: logits z, B×C.
-        pool: t, B×C; no gradient flows into it.
-        negentropy: e, B; it does not depend on the student, but makes the value that of the sum.
+        pool: t, B×C; detached.
+        negentropy: e, B; a constant of the loss.
 
     >>> teachers, w = torch.tensor([[[0.0, 1.0]], [[2.0, 0.0]]]), torch.tensor([0.5, 0.5]).view(1, 2, 1)
     >>> (t, e), z = pool_predictions(teachers, w), torch.tensor([[0.3, 0.0]])

@@ -1,9 +1,8 @@
-"""FBCL's public phase: a Gaussian per image, aligned between clients and spread within the batch."""
+"""FBCL's public phase: one Gaussian per image, aligned between clients (FIA), decorrelated in the batch (FBM)."""
 
 from torch import Tensor
 
 from fedchoir.losses._common import cosines, off_diagonal, product
-from fedchoir.utils.errors import UsageError
 
 
 def gaussian(feature_map: Tensor, diagonal: bool = False) -> tuple[Tensor, Tensor]:
@@ -15,7 +14,7 @@ def gaussian(feature_map: Tensor, diagonal: bool = False) -> tuple[Tensor, Tenso
 
     Args:
         feature_map: mapped features, B×D×height×width or B×D×m.
-        diagonal: give only the variances, which cost B·D numbers on the wire where δ costs B·D².
+        diagonal: return the variances alone: a payload of B·D numbers instead of B·D².
 
     Returns:
         μ, B×D, and δ, B×D×D (B×D if `diagonal`).
@@ -34,7 +33,7 @@ def gaussian(feature_map: Tensor, diagonal: bool = False) -> tuple[Tensor, Tenso
 
 
 def fia(mu: Tensor, delta: Tensor, mu_mean: Tensor, delta_mean: Tensor) -> Tensor:
-    """Feature instance-level alignment: describe every public image as the federation does.
+    """Feature instance-level alignment: match the clients' mean Gaussian of every public image.
 
     FBCL eq. 3, averaged over the batch, with Frobenius norms:
 
@@ -43,17 +42,17 @@ def fia(mu: Tensor, delta: Tensor, mu_mean: Tensor, delta_mean: Tensor) -> Tenso
     Args:
         mu: means, B×D.
         delta: covariances, B×D×D, or variances, B×D.
-        mu_mean: mean of `mu` over clients, B×D; no gradient flows into it.
-        delta_mean: mean of `delta` over clients, of its shape; no gradient flows into it.
+        mu_mean: mean of `mu` over clients, B×D; detached.
+        delta_mean: mean of `delta` over clients, of the same shape; detached.
 
     >>> import torch
     >>> mu, delta = torch.zeros(1, 2), torch.zeros(1, 2, 2)
     >>> fia(mu, delta, mu + 1, delta + 0.5).item()  # 2·1² + 4·0.5²
     3.0
     """
-    # Variances against covariances would broadcast without a word.
+    # Variances and covariances would broadcast.
     if mu.shape != mu_mean.shape or delta.shape != delta_mean.shape:
-        raise UsageError(
+        raise ValueError(
             f"fia: mu {tuple(mu.shape)}, delta {tuple(delta.shape)} do not match the consensus's"
             f" {tuple(mu_mean.shape)}, {tuple(delta_mean.shape)}; use one `diagonal` setting everywhere"
         )
@@ -63,7 +62,7 @@ def fia(mu: Tensor, delta: Tensor, mu_mean: Tensor, delta_mean: Tensor) -> Tenso
 
 
 def fbm(mu: Tensor) -> Tensor:
-    """Feature basic-matrix consistency: let the images of a batch span different directions.
+    """Feature basic-matrix consistency: make the mean features of a batch orthogonal.
 
     FBCL eq. 4:
 

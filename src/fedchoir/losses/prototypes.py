@@ -1,4 +1,4 @@
-"""Class prototypes: how they are made and fused, the contrasts against them, and mixing of features."""
+"""Class prototypes: computing and fusing them, contrastive losses against them, and mixing of features."""
 
 import torch
 import torch.nn.functional as F
@@ -14,12 +14,12 @@ def class_prototypes(h: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, T
 
     Args:
         h: features, B×d.
-        labels: classes, B; a label outside 0…C−1 is counted nowhere.
+        labels: classes, B; labels outside 0…C−1 are ignored.
         classes: C.
 
     Returns:
-        Prototypes, C×d, and how many samples each comes from, C, both in the features' dtype; a class without
-        samples has a zero prototype and count 0. Partial results join exactly: Σ count·u / Σ count.
+        Prototypes, C×d, and the number of samples of each class, C, both in the features' dtype. A class without
+        samples has a zero prototype and count 0. Merge partial results by Σ count·u / Σ count.
 
     >>> u, counts = class_prototypes(torch.tensor([[1.0, 0.0], [3.0, 2.0]]), torch.tensor([1, 1]), classes=2)
     >>> u.tolist(), counts.tolist()
@@ -33,14 +33,14 @@ def class_prototypes(h: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, T
 def fuse_prototypes(
     global_prototypes: Tensor, local_prototypes: Tensor, local_counts: Tensor, weight: float = 0.5
 ) -> Tensor:
-    """Blend the federation's view of every class with one client's.
+    """Fuse the global prototypes with one client's.
 
-    FedCT eq. 6: U_f = λ U_g + (1 − λ) U_l; a class the client lacks takes the global prototype as it is.
+    FedCT eq. 6: U_f = λ U_g + (1 − λ) U_l; the global prototype for a class that the client lacks.
 
     Args:
         global_prototypes: U_g, C×d.
         local_prototypes: U_l, C×d.
-        local_counts: samples behind each local prototype, C; 0 marks a class the client lacks.
+        local_counts: samples of each class, C; 0 marks a class that the client lacks.
         weight: λ_fuse.
 
     >>> u_g, u_l = torch.tensor([[2.0], [4.0]]), torch.tensor([[0.0], [0.0]])
@@ -54,7 +54,7 @@ def fuse_prototypes(
 def prototype_contrast(
     h: Tensor, labels: Tensor, prototypes: Tensor, temperature: float, present: Tensor | None = None
 ) -> Tensor:
-    """FedProc's contrast: near the prototype of the own class, far from the others'.
+    """FedProc's contrastive loss: draw features to the prototype of their class and away from the others.
 
     FedProc (Mu et al., 2023), its global prototypical contrastive loss, with cosine similarity:
 
@@ -63,10 +63,10 @@ def prototype_contrast(
     Args:
         h: features, B×d.
         labels: classes, B.
-        prototypes: C×d; no gradient flows into them.
+        prototypes: C×d; detached.
         temperature: τ.
-        present: C booleans, false for a class that nobody has. Such a class is left out of the sum, and
-            samples labelled with it out of the mean (none left: 0). By default every class is there.
+        present: C booleans, False for a class without a prototype: it is excluded from the sum, and its samples
+            from the mean (0 if none is left). Default: all True.
 
     >>> u = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
     >>> h, y = torch.tensor([[2.0, 0.0]]), torch.tensor([0])
@@ -79,7 +79,7 @@ def prototype_contrast(
     if present is None:
         return F.cross_entropy(logits, labels)
     present = present.bool()
-    # A finite floor: with −∞ the skipped samples' gradient would be 0·∞.
+    # A finite floor: with −∞ the gradient of excluded samples would be 0·∞.
     logits = logits.masked_fill(~present, torch.finfo(logits.dtype).min)
     counted = present[labels]
     losses = F.cross_entropy(logits, labels, reduction="none").masked_fill(~counted, 0.0)
@@ -94,7 +94,7 @@ def apcl(
     extrapolation: float,
     present: Tensor | None = None,
 ) -> Tensor:
-    """Augmented prototypical contrastive loss: the contrast on features made harder by extrapolation.
+    """Augmented prototypical contrastive loss: `prototype_contrast` on extrapolated features.
 
     FedCT eq. 7, averaged over the batch:
 
@@ -104,7 +104,7 @@ def apcl(
     Args:
         f: features, B×d.
         labels: classes, B.
-        prototypes: fused prototypes, C×d; no gradient flows into them.
+        prototypes: fused prototypes, C×d; detached.
         temperature: τ₂.
         extrapolation: λ_hy; 0 gives `prototype_contrast`.
         present: as in `prototype_contrast`.
@@ -114,8 +114,7 @@ def apcl(
     >>> bool(apcl(f, y, u, 0.5, extrapolation=0.5) > prototype_contrast(f, y, u, 0.5))
     True
     """
-    own = prototypes.detach()[labels]
-    hybrid = f + extrapolation * (f - own)
+    hybrid = f + extrapolation * (f - prototypes.detach()[labels])
     return prototype_contrast(hybrid, labels, prototypes, temperature, present)
 
 

@@ -7,14 +7,14 @@ from fedchoir.losses._common import cosines, kl, off_diagonal
 
 
 def instance_similarity(h: Tensor, temperature: float = 0.02) -> Tensor:
-    """How a client sees each public image relative to the others of the batch.
+    """Similarity of each sample to the other samples of the batch.
 
     FCCL+ (Huang et al., TPAMI 2023) eq. 3-4:
 
         S_uv = cos(h_u, h_v) / μ,   without the diagonal
 
-    Every row loses its own entry, so the shape is B×(B−1); the (B−1)×(B−1) of eq. 4 is a slip. It does not
-    depend on the width d, which is what lets different architectures compare it.
+    Every row loses its diagonal entry, so the shape is B×(B−1), not the (B−1)×(B−1) of eq. 4. It does not depend on
+    the width d, so different architectures are comparable.
 
     Args:
         h: features, B×d with B ≥ 2.
@@ -31,7 +31,7 @@ def instance_similarity(h: Tensor, temperature: float = 0.02) -> Tensor:
 
 
 def fisl(s: Tensor, s_mean: Tensor) -> Tensor:
-    """Federated instance similarity learning: see the public batch as the federation sees it.
+    """Federated instance similarity learning: match the clients' mean similarities.
 
     FCCL+ (Huang et al., TPAMI 2023) eq. 5, averaged over the B rows:
 
@@ -39,8 +39,7 @@ def fisl(s: Tensor, s_mean: Tensor) -> Tensor:
 
     Args:
         s: the client's similarities, B×(B−1), from `instance_similarity`.
-        s_mean: mean over clients of the similarities (not of their softmax), B×(B−1); no gradient flows
-            into it.
+        s_mean: mean over clients of the similarities (not of their softmax), B×(B−1); detached.
 
     >>> s = torch.tensor([[0.0, 1.0], [2.0, 0.0], [1.0, 1.0]])
     >>> fisl(s, s).item()
@@ -52,17 +51,16 @@ def fisl(s: Tensor, s_mean: Tensor) -> Tensor:
 
 
 def frr(h: Tensor, h_old: Tensor) -> Tensor:
-    """Feature relationship regularisation: keep the relations between samples that the public phase left.
+    """Feature relationship regularisation: preserve the similarities between samples after the public phase.
 
-    FBCL eq. 7. The paper defers the relation matrix φ to an appendix that its text lacks; here φ is the
-    B×B matrix of cosine similarities and l the mean squared error:
+    FBCL eq. 7. The paper defines the relation matrix φ in an appendix that is not available; here φ is the B×B matrix
+    of cosine similarities and l the mean squared error:
 
         L = mean_{u,v} (cos(h_u, h_v) − cos(h°_u, h°_v))²
 
     Args:
         h: the current model's mapped features, B×d.
-        h_old: the mapped features of the same images under the model after the last public phase, B×d';
-            no gradient flows into it.
+        h_old: the mapped features of the model after the last public phase, B×d'; detached.
 
     >>> h = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
     >>> frr(5 * h, h).item()

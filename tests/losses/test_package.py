@@ -1,4 +1,4 @@
-"""What every loss keeps: dtype, device, scalars, targets without gradient, and no waiting for the device."""
+"""What every loss keeps: dtype, device, scalars, targets without gradient, and no synchronisation with the device."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -19,7 +19,7 @@ class Case(NamedTuple):
     call: Callable[..., Tensor]
     own: list[tuple[int, ...]]
     targets: list[tuple[int, ...]]
-    waits: bool = False
+    synchronises: bool = False
 
 
 def labels(like: Tensor) -> Tensor:
@@ -58,7 +58,7 @@ CASES = {
     "moon": Case(losses.moon, [(B, D)], [(B, D), (B, D)]),
     "proximal": Case(lambda w, r: losses.proximal([w], [r]), [(D,)], [(D,)]),
     "ewc": Case(lambda w, r, f: losses.ewc([w], [r], [f]), [(D,)], [(D,), (D,)]),
-    "mutual_understanding": Case(losses.mutual_understanding, [(B, D)], [(D, D)], waits=True),
+    "mutual_understanding": Case(losses.mutual_understanding, [(B, D)], [(D, D)], synchronises=True),
     "mutual_understanding_products": Case(
         lambda z, r: losses.mutual_understanding(z, r, "products"), [(B, D)], [(D, D)]
     ),
@@ -66,7 +66,7 @@ CASES = {
 }
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 captured_cases = pytest.mark.parametrize(
-    "case", [c for c in CASES.values() if not c.waits], ids=[k for k, c in CASES.items() if not c.waits]
+    "case", [c for c in CASES.values() if not c.synchronises], ids=[k for k, c in CASES.items() if not c.synchronises]
 )
 
 
