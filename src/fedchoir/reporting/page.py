@@ -1,7 +1,7 @@
-"""``report.html``: one file with everything in it, for one run or for many. It loads nothing from anywhere.
+"""``report.html``: one self-contained page for one or many runs. It loads nothing from the network.
 
-The charts are drawn by about 150 lines of our own (assets/charts.js) and not by plotly.js: the page is a few
-hundred kilobytes instead of five megabytes, opens at once on a phone, and takes its colours from its own theme.
+The charts are drawn by assets/charts.js instead of plotly.js: the page has a few hundred kilobytes instead of five
+megabytes.
 """
 
 from __future__ import annotations
@@ -14,23 +14,21 @@ from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from statistics import mean
+from string import Template
 from typing import Any
 
 from fedchoir.reporting.run_data import Run, find_runs, matrices_each, read_run, run_data
-from fedchoir.reporting.run_groups import extra
-from fedchoir.reporting.tables import Number, Row, as_text, delta, grouped, rows
+from fedchoir.reporting.run_groups import Number, Row, delta, grouped, rows
+from fedchoir.reporting.store import extra
+from fedchoir.reporting.tables import METRICS, as_text, notes
 from fedchoir.utils.errors import UsageError
 from fedchoir.version import __version__
 
 MAX_BYTES = 10_000_000
 FIGURE_BYTES = 6_000_000
-"""Figures of `fedchoir analyse` that a page holds at most; beyond that it names the files."""
-
-MARK = (
-    '<svg width="18" height="18" viewBox="0 0 18 18" aria-hidden="true">'
-    '<g fill="none" stroke="var(--accent)" stroke-width="2" stroke-linecap="round">'
-    '<path d="M3 15V9M7 15V4M11 15v-8M15 15V2"/></g></svg>'
-)
+"""Total size of the figures of `fedchoir analyse` that a page embeds; further figures are left out."""
+IMAGE_TYPES = {".png": "image/png", ".svg": "image/svg+xml"}
+SCRIPTS = ("dom.js", "charts.js", "sections.js")
 
 
 def write_report(paths: Sequence[Path], out: Path | None = None) -> Path:
@@ -46,56 +44,39 @@ def write_report(paths: Sequence[Path], out: Path | None = None) -> Path:
 
 
 def report_page(runs: Sequence[Run]) -> str:
-    """The whole page as text."""
-    data = page_data(runs)
-    title = page_title(runs)
-    seeds = sorted({run.result.seed for run in runs})
-    lead = [
-        f"{len(runs)} run{'s' * (len(runs) > 1)}",
-        f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}",
-        f"fedchoir {__version__}",
-    ]
-    body = (
-        '<header class="top"><div class="inner">'
-        f'<div class="brand">{MARK}<span>fedchoir</span></div><nav id="nav" aria-label="sections"></nav>'
-        '<span id="theme-place"></span></div></header>'
-        f'<main><h1>{html.escape(title)}</h1><p class="lead">{html.escape(" · ".join(lead))}</p>'
-        '<div id="group-place"></div><div id="content"></div>'
-        "<footer>Made by fedchoir. This page is one file and loads nothing from anywhere.</footer></main>"
-    )
-    return html_page(title, body, ("dom.js", "charts.js", "sections.js", "report.js"), data, connect="'none'")
-
-
-def page_title(runs: Sequence[Run]) -> str:
+    """The HTML of a report."""
     methods = list(dict.fromkeys(run.result.method for run in runs))
     scenarios = list(dict.fromkeys(Path(run.result.scenario).name for run in runs))
-    what = methods[0] if len(methods) == 1 else f"{len(methods)} methods"
-    where = scenarios[0] if len(scenarios) == 1 else f"{len(scenarios)} scenarios"
-    return f"{what} on {where}"
+    seeds = sorted({run.result.seed for run in runs})
+    title = f"{_one_or_count(methods, 'methods')} on {_one_or_count(scenarios, 'scenarios')}"
+    subtitle = (
+        f"{len(runs)} run{'s' * (len(runs) > 1)} · seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))} · "
+        f"fedchoir {__version__}"
+    )
+    main = (
+        f'<main><h1>{html.escape(title)}</h1><p class="lead">{html.escape(subtitle)}</p>'
+        '<div id="group-place"></div><div id="content"></div>'
+        "<footer>Made by fedchoir. This page is one file and loads nothing from the network.</footer></main>"
+    )
+    nav = '<nav id="nav" aria-label="sections"></nav>'
+    return html_page(title, nav, main, (*SCRIPTS, "report.js"), page_data(runs), connect="'none'")
 
 
-def html_page(title: str, body: str, scripts: Sequence[str], data: Any, *, connect: str) -> str:
-    """A page with style, scripts and data inside. Its policy lets only these very scripts run."""
+def _one_or_count(names: Sequence[str], plural: str) -> str:
+    return names[0] if len(names) == 1 else f"{len(names)} {plural}"
+
+
+def html_page(title: str, nav: str, main: str, scripts: Sequence[str], data: Any, *, connect: str) -> str:
+    """A page with its style, scripts and data inside. Its content security policy allows only these scripts."""
     code = "(() => {\n'use strict';\n" + "\n".join(asset(name) for name in scripts) + "})();\n"
-    digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
-    policy = (
-        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:; "
-        f"connect-src {connect}; base-uri 'none'; form-action 'none'"
-    )
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<link rel="icon" href="data:,">'
-        f"<title>{html.escape(title)} · fedchoir</title>\n<style>\n{asset('page.css')}</style></head>\n<body>{body}\n"
-        "<noscript>This page draws its tables with JavaScript; everything it needs is inside it.</noscript>\n"
-        f'<script type="application/json" id="data">{script_json(data)}</script>\n'
-        f"<script>{code}</script></body></html>\n"
-    )
+    return Template(asset("page.html")).substitute(
+        title=html.escape(title), nav=nav, main=main, style=asset("page.css"), data=script_json(data), code=code,
+        digest=base64.b64encode(hashlib.sha256(code.encode()).digest()).decode(), connect=connect,
+    )  # fmt: skip
 
 
 def script_json(value: Any) -> str:
-    """JSON that may stand inside a script element: no text in it can end the element or open a comment."""
+    """JSON for a script element: no text in it can close the element or open a comment."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -105,19 +86,19 @@ def asset(name: str) -> str:
 
 
 def page_data(runs: Sequence[Run]) -> dict[str, Any]:
-    """Runs and the rows that bundle them, one group for each setting that can be compared."""
-    runs = sorted(runs, key=lambda run: extra(run.result, "order") or 0)  # as in the sweep's file, else as found
-    number = {id(run.result): k for k, run in enumerate(runs)}
-    names = run_names([run.folder for run in runs])
-    kept = matrices_each(runs)
-    data = [run_data(run, name, matrices=kept) for run, name in zip(runs, names, strict=True)]
-    room = FIGURE_BYTES
-    for run, told in zip(runs, data, strict=True):
-        told["figures"], room = figures_of(run.folder, room)
+    """The data of a report: the runs, and groups of table rows that refer to them by position."""
+    runs = sorted(runs, key=lambda run: extra(run.result, "order") or 0)  # in the order of the sweep file
+    position = {id(run.result): k for k, run in enumerate(runs)}
+    matrices, room = matrices_each(runs), FIGURE_BYTES
+    data = []
+    for run, name in zip(runs, run_names([run.folder for run in runs]), strict=True):
+        figures, room = figures_of(run.folder, room)
+        data.append({**run_data(run, name, matrices=matrices), "figures": figures})
     groups = [
         {
             "title": short_group(title),
-            "rows": [row_data(row, members, number) for row in members],
+            "rows": [row_data(row, members, position) for row in members],
+            "notes": notes(members),
             "text": {style: as_text(members, style) for style in ("latex", "md", "csv")},
         }
         for title, members in grouped(rows([run.result for run in runs]))
@@ -125,18 +106,18 @@ def page_data(runs: Sequence[Run]) -> dict[str, Any]:
     return {"groups": groups, "runs": data}
 
 
-def row_data(row: Row, members: Sequence[Row], number: dict[int, int]) -> dict[str, Any]:
+def row_data(row: Row, members: Sequence[Row], position: dict[int, int]) -> dict[str, Any]:
+    printed = {metric: row.published.printed[metric] for metric in METRICS if metric in row.published.printed}
     return {
         "label": row.label,
         "seeds": len(row.results),
-        "intra": number_data(row.intra),
-        "inter": number_data(row.inter),
-        "delta": delta(members, row, "inter"),
-        "published": published_data(row),
+        **{metric: number_data(row.number(metric)) for metric in METRICS},
+        "delta": delta(row, members, "inter"),
+        "published": {m: {"mean": n.value, "sd": n.sd, "title": f"{n.table}, {n.label}"} for m, n in printed.items()},
         "traffic": row.bytes_per_round,
         "messages": mean(result.messages for result in row.results),
         "seconds": row.seconds,
-        "runs": [number[id(result)] for result in row.results],
+        "runs": [position[id(result)] for result in row.results],
     }
 
 
@@ -144,34 +125,14 @@ def number_data(number: Number | None) -> dict[str, float | None] | None:
     return None if number is None else {"mean": number.mean, "sd": number.sd}
 
 
-def published_data(row: Row) -> dict[str, Any] | None:
-    """What a paper printed for this row's setting, if one did, and in what the runs are not the paper's."""
-    match = row.published
-    if not match:
-        return None
-    numbers = {metric: match.printed[metric] for metric in ("intra", "inter") if metric in match.printed}
-    source = ", ".join(dict.fromkeys(number.table for number in numbers.values()))
-    if match.other_data:
-        source += f" (on {', '.join(dict.fromkeys(n.scenario for n in numbers.values()))}, for orientation)"
-    doubts = [f"{n.table}, {n.label}, {m}: {n.doubt}" for m, n in numbers.items() if n.doubt]
-    notes = (
-        [f"{row.label} is not as in the paper (its own in brackets): {'; '.join(match.notes)}"] if match.notes else []
-    )
-    return {
-        **{m: {"mean": n.value, "sd": n.sd, "title": f"{n.table}, {n.label}"} for m, n in numbers.items()},
-        "source": source,
-        "notes": [*notes, *doubts],
-    }
-
-
 def short_group(title: str) -> str:
-    """A user's folder by its name and not by its whole path."""
+    """The title of a group with the name of a user's data folder instead of its whole path."""
     scenario, dot, rest = title.partition(" · ")
     return f"{Path(scenario).name or scenario}{dot}{rest}"
 
 
 def run_names(folders: Sequence[Path]) -> list[str]:
-    """The shortest names that still tell the folders apart.
+    """The shortest distinct names of the folders.
 
     >>> run_names([Path("/a/runs/x/seed0"), Path("/a/runs/y/seed0")])
     ['x/seed0', 'y/seed0']
@@ -183,24 +144,25 @@ def run_names(folders: Sequence[Path]) -> list[str]:
     return [str(folder) for folder in folders]
 
 
-TYPES = {".png": "image/png", ".svg": "image/svg+xml"}
-
-
 def figures_of(folder: Path, room: int) -> tuple[list[dict[str, str]], int]:
-    """The figures that `fedchoir analyse` left beside a run, as images inside the page, while there is room."""
-    index = folder / "analysis" / "index.json"
-    try:
-        told = json.loads(index.read_text()) if index.exists() else []
-    except (OSError, json.JSONDecodeError):
-        told = []
+    """The figures of `fedchoir analyse` as data URLs, at most ``room`` bytes; and the room that is left."""
     found = []
-    for item in told if isinstance(told, list) else []:
-        name = str(item.get("file", ""))
-        path = index.parent / Path(name).name  # a bare name: an index cannot point elsewhere
-        if path.suffix not in TYPES or not path.is_file() or path.stat().st_size > room:
+    for item in read_index(folder / "analysis"):
+        path = folder / "analysis" / Path(str(item["file"])).name  # a bare name: it cannot leave the folder
+        if path.suffix not in IMAGE_TYPES or not path.is_file() or path.stat().st_size > room:
             continue
-        content = path.read_bytes()
-        room -= len(content) * 4 // 3
-        source = f"data:{TYPES[path.suffix]};base64,{base64.b64encode(content).decode()}"
-        found.append({"src": source, "title": str(item.get("title", name)), "caption": str(item.get("caption", ""))})
+        content = base64.b64encode(path.read_bytes()).decode()
+        room -= len(content)
+        source = f"data:{IMAGE_TYPES[path.suffix]};base64,{content}"
+        found.append({"src": source, **{key: str(item.get(key, "")) for key in ("title", "caption")}})
     return found, room
+
+
+def read_index(folder: Path) -> list[dict[str, Any]]:
+    """The figures listed in the ``index.json`` of an analysis folder; empty if there is none."""
+    try:
+        index = json.loads((folder / "index.json").read_text())
+    except (OSError, ValueError):
+        return []
+    listed = index if isinstance(index, list) else []
+    return [item for item in listed if isinstance(item, dict) and {"name", "file"} <= item.keys()]

@@ -1,29 +1,26 @@
-"""A table with marked cells, and how it is written: for the terminal, as Markdown, as LaTeX."""
+"""Writes a table with marked cells for the terminal, as Markdown or as LaTeX."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from typing import NamedTuple
 
 from rich import box
-from rich.markup import escape as plain_markup
+from rich.markup import escape as escape_markup
 from rich.table import Table
 
 NONE = "–"
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """A cell's text and, in a column of accuracies, its place: 0 is best."""
 
     text: str
     place: int | None = None
 
 
-@dataclass(frozen=True)
-class Sheet:
-    """One table: its title, header, cells and what a reader must know. A line whose first cell is indented belongs to
-    the one before it."""
+class Sheet(NamedTuple):
+    """One table with its title and notes. A line whose first cell is indented belongs to the line above it."""
 
     title: str
     header: tuple[str, ...]
@@ -34,8 +31,8 @@ class Sheet:
 def terminal(sheet: Sheet) -> Table:
     """Best in bold, second underlined."""
     table = Table(
-        title=plain_markup(sheet.title), title_justify="left", title_style="bold", header_style="bold cyan",
-        caption=plain_markup("\n".join(sheet.notes)) or None, caption_justify="left",
+        title=escape_markup(sheet.title), title_justify="left", title_style="bold", header_style="bold cyan",
+        caption=escape_markup("\n".join(sheet.notes)) or None, caption_justify="left",
         box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0),
     )  # fmt: skip
     for i, name in enumerate(sheet.header):
@@ -43,40 +40,34 @@ def terminal(sheet: Sheet) -> Table:
         table.add_column(name, justify="left" if i == 0 else "right", overflow="fold", min_width=max(map(len, words)))
     for line in sheet.lines:
         style = "dim" if line[0].text.startswith(" ") else None
-        table.add_row(*_marked(line, "[bold green]{}[/]", "[underline]{}[/]", plain_markup), style=style)
+        table.add_row(*_marked(line, "[bold green]{}[/]", "[underline]{}[/]", escape_markup), style=style)
     return table
 
 
 def markdown(sheet: Sheet) -> str:
     lines = [f"**{sheet.title}**", "", "| " + " | ".join(sheet.header) + " |", "|" + "---|" * len(sheet.header)]
-    lines += ["| " + " | ".join(_marked(line, "**{}**", "<u>{}</u>", _no_pipes)) + " |" for line in sheet.lines]
+    for line in sheet.lines:
+        lines.append("| " + " | ".join(_marked(line, "**{}**", "<u>{}</u>", lambda t: t.replace("|", "\\|"))) + " |")
     return "\n".join([*lines, *(f"\n{note}" for note in sheet.notes)]) + "\n"
 
 
+LATEX = str.maketrans({
+    "%": r"\%", "_": r"\_", "±": r"$\pm$", "Δ": r"$\Delta$", "–": "--", "&": r"\&", "#": r"\#",
+    "→": r"$\rightarrow$", "−": "$-$", "·": r"$\cdot$",
+})  # fmt: skip
+
+
 def latex(sheet: Sheet) -> str:
-    """A tabular for booktabs; title and notes are comments above it."""
-    lines = [f"% {sheet.title}", *(f"% {note}" for note in sheet.notes)]
+    """A booktabs tabular; title and notes are comments above it."""
+    lines = [f"% {text}" for text in (sheet.title, *sheet.notes)]
     lines += ["\\begin{tabular}{l" + "r" * (len(sheet.header) - 1) + "}", "\\toprule"]
-    lines += [" & ".join(map(latex_escape, sheet.header)) + " \\\\", "\\midrule"]
+    lines += [" & ".join(name.translate(LATEX) for name in sheet.header) + " \\\\", "\\midrule"]
     for line in sheet.lines:
-        cells = _marked(line, "\\textbf{{{}}}", "\\underline{{{}}}", latex_escape)
-        lines.append(" & ".join(cells) + " \\\\")
+        marked = _marked(line, "\\textbf{{{}}}", "\\underline{{{}}}", lambda text: text.translate(LATEX))
+        lines.append(" & ".join(marked) + " \\\\")
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
 
 
-def _marked(line: Sequence[Cell], best: str, second: str, escape: Callable[[str], str]) -> list[str]:
+def _marked(line: tuple[Cell, ...], best: str, second: str, escape: Callable[[str], str]) -> list[str]:
     marks = {0: best, 1: second}
-    return [marks.get(9 if cell.place is None else cell.place, "{}").format(escape(cell.text)) for cell in line]
-
-
-def _no_pipes(text: str) -> str:
-    return text.replace("|", "\\|")
-
-
-def latex_escape(text: str) -> str:
-    for plain, escaped in (
-        ("%", r"\%"), ("_", r"\_"), ("±", r"$\pm$"), ("Δ", r"$\Delta$"), ("–", "--"), ("&", r"\&"), ("#", r"\#"),
-        ("→", r"$\rightarrow$"), ("−", "$-$"), ("·", r"$\cdot$"),
-    ):  # fmt: skip
-        text = text.replace(plain, escaped)
-    return text
+    return [marks.get(-1 if cell.place is None else cell.place, "{}").format(escape(cell.text)) for cell in line]
