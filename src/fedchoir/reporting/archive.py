@@ -1,54 +1,62 @@
-"""Keep the finished runs of a sweep under ``results/``: what a table needs, and nothing of the machine they ran on.
+"""Add the finished runs of a sweep to the results store.
 
     python -m fedchoir.reporting.archive runs/digits results/digits
 
-Of every run its ``result.json``, its rounds (``events.jsonl``) and ``experiment.toml`` (without the data root, its
-folder as a sweep would name it), and what tables call it. Runs that are kept already and are not among these stay.
+Every finished run becomes one record of ``results/digits/runs.jsonl``: label, experiment (without data root and
+output folder), result and rounds. A run that the store already holds is replaced; all others stay.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
 import sys
+import tomllib
 from pathlib import Path
 
-from fedchoir.experiments import config as experiments
-from fedchoir.experiments.scheduler import write_manifest
+from fedchoir.core.result import read_events
+from fedchoir.reporting.store import STORE, Record, extra, find_results, pack_events, read_records, write_records
 from fedchoir.utils.errors import UsageError
 
+MACHINE = ("data_root", "out")
+"""Fields of an experiment that describe the machine it ran on."""
 
-def keep(sweep: Path, kept: Path) -> list[str]:
-    """Copy the finished runs of a sweep's folder to ``kept/runs``; the names of those that are not finished."""
+
+def archive(sweep: Path, section: Path) -> list[str]:
+    """Store the finished runs of a sweep folder and return the names of the unfinished ones."""
     try:
-        manifest = json.loads((sweep / "sweep.json").read_text())
-        table, title, labels = manifest["table"], manifest["title"], dict(manifest["runs"])
+        names = list(json.loads((sweep / "sweep.json").read_text())["runs"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{sweep} is not the folder of a sweep: {error}") from None
-    runs = kept / "runs"
-    finished = {name: label for name, label in labels.items() if (sweep / name / "result.json").exists()}
-    for name in finished:
-        told = experiments.make(experiments.read(sweep / name / "experiment.toml"))
-        told = told.model_copy(update={"data_root": None, "out": Path("runs") / kept.name / name})
-        (runs / name).mkdir(parents=True, exist_ok=True)
-        (runs / name / "experiment.toml").write_text(experiments.to_toml(told))
-        for file in ("events.jsonl", "result.json"):
-            if (sweep / name / file).exists():
-                shutil.copyfile(sweep / name / file, runs / name / file)
+    store = section / STORE
+    records = {record["name"]: record for record in (read_records(store) if store.exists() else [])}
+    finished = [name for name in names if (sweep / name / "result.json").exists()]
+    records |= {name: make_record(sweep / name) for name in finished}
     if finished:
-        write_manifest(runs, table, title, finished)
-    return [name for name in labels if name not in finished]
+        write_records(store, records.values())
+    return [name for name in names if name not in finished]
+
+
+def make_record(folder: Path) -> Record:
+    """Return the record of a finished run."""
+    (result,) = find_results([folder / "result.json"])
+    experiment = tomllib.loads((folder / "experiment.toml").read_text())
+    known = {key: value for key in ("name", "label", "table", "published") if (value := extra(result, key))}
+    record = json.loads((folder / "result.json").read_text()) | known
+    record["experiment"] = {key: value for key, value in experiment.items() if key not in MACHINE}
+    if events := read_events(folder / "events.jsonl"):
+        record["events"] = pack_events(events)
+    return record
 
 
 def main(*folders: str) -> None:
     if len(folders) != 2:
         raise SystemExit("usage: python -m fedchoir.reporting.archive RUNS/NAME results/NAME")
     try:
-        missing = keep(Path(folders[0]), Path(folders[1]))
+        unfinished = archive(Path(folders[0]), Path(folders[1]))
     except UsageError as error:
         raise SystemExit(str(error)) from None
-    for name in missing:
-        print(f"{name} is not finished, so it is not kept")
+    for name in unfinished:
+        print(f"{name} has not finished, so it is not stored")
 
 
 if __name__ == "__main__":

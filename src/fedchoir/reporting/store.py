@@ -19,9 +19,6 @@ from fedchoir.core.result import Event, Result, load_result, read_events
 from fedchoir.utils.errors import UsageError
 
 STORE = "runs.jsonl"
-ABOUT_RUN = ("name", "label", "table", "published", "experiment")
-"""Fields of a record that are not fields of its result."""
-
 Record = dict[str, Any]
 
 
@@ -92,10 +89,10 @@ def _folder_result(path: Path) -> Result:
     return load_result(path).model_copy(update=known)
 
 
-def _published(manifest: Mapping[str, Any], name: str) -> Any:
-    """Return the key of the published row: the sweep file's own, or that of the table that ``reproduce`` ran."""
+def _published(manifest: Mapping[str, Any], name: str) -> list[str]:
+    """Return the keys of the published rows: the sweep file's own, or that of the table that ``reproduce`` ran."""
     table, label = manifest.get("table"), manifest["runs"][name]
-    return manifest.get("published", {}).get(name) or (f"{table}:{label}" if table else None)
+    return manifest.get("published", {}).get(name) or ([f"{table}:{label}"] if table else [])
 
 
 # -- records -----------------------------------------------------------------------------------------------------------
