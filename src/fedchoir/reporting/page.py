@@ -54,7 +54,7 @@ def report_page(runs: Sequence[Run]) -> str:
         f"fedchoir {__version__}"
     )
     main = (
-        f'<main><h1>{html.escape(title)}</h1><p class="lead">{html.escape(subtitle)}</p>'
+        f'<main><h1>{html.escape(title)}</h1><p class="subtitle">{html.escape(subtitle)}</p>'
         '<div id="group-place"></div><div id="content"></div>'
         "<footer>Made by fedchoir. This page is one file and loads nothing from the network.</footer></main>"
     )

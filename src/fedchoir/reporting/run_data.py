@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from fedchoir.core.evaluation import intra_inter, last_rounds_mean
-from fedchoir.core.result import Event, Result, versions
-from fedchoir.reporting.tables import find_results
-from fedchoir.utils.errors import UsageError
+from pydantic import BaseModel, ValidationError
+
+from fedchoir.core.federation_spec import ClientInfo, FederationSpec
+from fedchoir.core.result import Event, Result, read_events, summarise
+from fedchoir.reporting.store import find_results
+from fedchoir.utils.errors import QuorumError, UsageError
 
 MATRIX_CELLS = 1_500_000
 """Accuracies that a page holds at most; beyond that it keeps the matrices of fewer rounds."""
@@ -26,7 +29,10 @@ class Run:
     result: Result
     events: tuple[Event, ...] = field(repr=False)
     planned: int
-    homes: tuple[int | None, ...]
+    own_tests: tuple[int | None, ...]
+    """The column of each client's own test set."""
+    rows: tuple[int, ...]
+    """The rows of an event's accuracy matrix that belong to the clients of the result."""
     finished: bool
     toml: str = field(default="", repr=False)
 
@@ -49,79 +55,81 @@ def find_runs(paths: Sequence[Path]) -> list[Path]:
 
 def read_run(folder: Path) -> Run | None:
     """The run in a folder; None where nothing can be told yet (no evaluated round, or unreadable files)."""
-    events = [event for event in read_lines(folder / "events.jsonl") if isinstance(event.get("round"), int)]
+    events = read_valid_events(folder / "events.jsonl")
     task = read_json(folder / "task.json")
     told = read_json(folder / "result.json")
     toml = _text(folder / "experiment.toml")
     try:
         result = find_results([folder / "result.json"])[0] if told else unfinished(task, events)
-    except (ValueError, TypeError, KeyError):  # damaged files: UsageError and pydantic's error are ValueErrors
+        if result is None:
+            return None
+        planned = result.rounds if told else int(task.get("rounds", 0)) or len(events)
+        names = [client["name"] for client in task.get("clients", result.clients)]
+        rows = tuple(names.index(client["name"]) for client in result.clients)
+        return Run(folder, result, tuple(events), planned, own_tests(result, task), rows, bool(told), toml)
+    except (ValueError, TypeError, LookupError, AttributeError, QuorumError):  # damaged files
         return None
-    if result is None:
-        return None
-    planned = result.rounds if told else int(task.get("rounds", 0)) or len(events)
-    return Run(folder, result, tuple(events), planned, homes(result, task), bool(told), toml)
 
 
-def read_lines(path: Path) -> list[Event]:
-    """The whole lines of an event file. One that is only half there, or damaged, is left out with all after it."""
-    events: list[Event] = []
-    for line in _text(path).splitlines():
-        try:
-            event = json.loads(line)
-        except json.JSONDecodeError:
-            break
-        if not isinstance(event, dict):
-            break
-        events.append(event)
-    return events
+class _Event(BaseModel):
+    """What the pages need of an event; a line that does not fit counts as damaged."""
+
+    round: int
+    accuracy: list[list[float] | None] | None = None
+    own: list[float | None] | None = None
+    intra_avg: float | None = None
+    inter_avg: float | None = None
+    losses: dict[str, dict[str, float | None]] = {}
+    seconds: dict[str, float] = {}
+    left_out: list[dict[str, Any]] = []
+    bytes_up: int = 0
+    bytes_down: int = 0
+    messages: int = 0
+
+
+def read_valid_events(path: Path) -> list[Event]:
+    """The events of a run up to the first damaged line."""
+    try:
+        return list(takewhile(_is_valid, read_events(path)))
+    except (OSError, UnicodeDecodeError):
+        return []
+
+
+def _is_valid(event: Any) -> bool:
+    try:
+        _Event.model_validate(event)
+    except ValidationError:
+        return False
+    return True
 
 
 def unfinished(task: dict[str, Any], events: Sequence[Event]) -> Result | None:
-    """What a run has come to so far: the mean of its last three evaluated rounds."""
-    matrices = [event["accuracy"] for event in events if event.get("accuracy")]
-    if not matrices or "method" not in task:
+    """The result of the rounds that a running experiment has finished; None before the first evaluated round."""
+    if not any(event.get("accuracy") for event in events) or "method" not in task:
         return None
-    accuracy = last_rounds_mean(matrices)
-    cards, tests = task["clients"], task["tests"]
-    pairs = [
-        intra_inter(row, tests.index(card["home"]) if card["home"] in tests else None)
-        for row, card in zip(accuracy, cards, strict=True)
+    clients = [
+        ClientInfo(c["name"], c["model"], c["train"], c["test"], c.get("domain", c.get("home", c["name"])))
+        for c in task["clients"]
     ]
-    inter = [value for _, value in pairs if value is not None]
-    return Result(
-        **{key: task[key] for key in ("method", "profile", "scenario", "public", "seed", "settings", "precision")},
-        rounds=len([event for event in events if event["round"] >= 0]),
-        clients=[{key: card.get(key) for key in ("name", "model", "train", "test")} for card in cards],
-        tests=tests,
-        accuracy=accuracy,
-        intra=[value for value, _ in pairs],
-        inter=inter,
-        intra_avg=sum(value for value, _ in pairs) / len(pairs),
-        inter_avg=sum(inter) / len(inter) if inter else None,
-        bytes_up=_total(events, "bytes_up"),
-        bytes_down=_total(events, "bytes_down"),
-        messages=_total(events, "messages"),
-        seconds={"total": sum(float(event.get("seconds", {}).get("total", 0)) for event in events)},
-        notes=["this run is not finished"],
-        versions=versions(),
-        device="",
-    )
+    spec = FederationSpec(tuple(task["classes"]), tuple(clients), task["rounds"], task["seed"])
+    known = ("method", "profile", "scenario", "public", "seed", "settings", "precision")
+    facts = {key: task[key] for key in known} | {"notes": ["this run is not finished"], "device": ""}
+    return summarise(spec, task["tests"], events, facts)
 
 
-def homes(result: Result, task: dict[str, Any]) -> tuple[int | None, ...]:
+def own_tests(result: Result, task: dict[str, Any]) -> tuple[int | None, ...]:
     """The column of each client's own test set; None where there is no such column (label skew)."""
     if len(result.tests) < 2:
         return (None,) * len(result.clients)
-    named = {card.get("name"): card.get("home") for card in task.get("clients", []) if isinstance(card, dict)}
-    places: list[int | None] = []
+    domains = {c.get("name"): c.get("domain", c.get("home")) for c in task.get("clients", []) if isinstance(c, dict)}
+    columns: list[int | None] = []
     for number, client in enumerate(result.clients):
-        home = client.get("home") or named.get(client["name"]) or client["name"]
-        if home in result.tests:
-            places.append(result.tests.index(home))
+        domain = domains.get(client["name"]) or client["name"]
+        if domain in result.tests:
+            columns.append(result.tests.index(domain))
         else:
-            places.append(number if len(result.tests) == len(result.clients) > 1 else None)
-    return tuple(places)
+            columns.append(number if len(result.tests) == len(result.clients) else None)
+    return tuple(columns)
 
 
 def run_data(run: Run, name: str, *, matrices: int) -> dict[str, Any]:
@@ -132,12 +140,12 @@ def run_data(run: Run, name: str, *, matrices: int) -> dict[str, Any]:
     return {
         "name": name, "method": result.method, "profile": result.profile, "scenario": result.scenario,
         "public": result.public, "seed": result.seed, "finished": run.finished, "planned": run.planned,
-        "clients": result.clients, "tests": result.tests, "homes": run.homes,
+        "clients": result.clients, "tests": result.tests, "own_tests": run.own_tests,
         "rounds": [event["round"] + 1 for event in events],
         "intra": [tidy(event.get("intra_avg"), 6) for event in events],
         "inter": [tidy(event.get("inter_avg"), 6) for event in events],
-        "accuracy": [_matrix(event["accuracy"]) if i in kept else None for i, event in enumerate(events)],
-        "own": [[tidy(value) for value in event["own"]] if event.get("own") else None for event in events],
+        "accuracy": [_matrix(event["accuracy"], run) if i in kept else None for i, event in enumerate(events)],
+        "own": [[tidy(event["own"][k]) for k in run.rows] if event.get("own") else None for event in events],
         "losses": losses(names, events),
         **{key: [int(event.get(key, 0)) for event in events] for key in ("bytes_up", "bytes_down", "messages")},
         "seconds": phases(events),
@@ -197,17 +205,15 @@ def tidy(value: Any, digits: int = 4) -> float | None:
     return float(f"{value:.{digits}g}")
 
 
-def _matrix(rows: Iterable[Iterable[float]]) -> list[list[float | None]]:
-    return [[None if tidy(value) is None else round(value, 2) for value in row] for row in rows]
+def _matrix(accuracy: Sequence[Sequence[float] | None], run: Run) -> list[list[float | None]]:
+    """The accuracies of one round; a client that missed the evaluation has a row of None."""
+    rows = [accuracy[k] or [None] * len(run.result.tests) for k in run.rows]
+    return [[None if tidy(value) is None else round(value, 2) for value in row] for row in rows]  # type: ignore[arg-type]
 
 
 def _words(out: Any) -> dict[str, str]:
     told = out if isinstance(out, dict) else {}
     return {key: str(told.get(key, "")) for key in ("client", "exchange", "why")}
-
-
-def _total(events: Sequence[Event], key: str) -> int:
-    return sum(int(event.get(key, 0)) for event in events)
 
 
 def _text(path: Path) -> str:

@@ -1,5 +1,4 @@
-// Charts as SVG, drawn to the width they are given and again when it changes. Colours are CSS variables, so the theme
-// needs no redrawing.
+// Charts as SVG, redrawn when their width changes. Colours are CSS variables, so a change of theme needs no redrawing.
 function ticks(lo, hi, count) {
   const raw = (hi - lo) / Math.max(1, count), base = 10 ** Math.floor(Math.log10(raw));
   const step = base * ([1, 2, 2.5, 5, 10].find((m) => m * base >= raw) || 10);
@@ -14,16 +13,16 @@ function byteTicks(lo, hi, count) {
 }
 
 // spec: {title, x: {label, format, ticks, whole}, y: {label, format, from, ticks}, series: [{name, i, points: [{x, y, lo, hi}]}], mark, named}
-// named: the page has a legend for these series, so a narrow chart needs none of its own
+// named: the page already shows a legend for these series
 function lineChart(title, height = 300) {
   const note = el("p", { class: "empty", hidden: true }, "nothing to show");
   const plot = svg("svg", { role: "img", "aria-label": title });
   const tip = el("div", { class: "tip", hidden: true });
   const heading = el("h3", {}, title);
   let spec = null;
-  const give = el("button", { type: "button", title: "copy the numbers as CSV", onclick: () => copy(asCsv(), "CSV") }, "csv");
+  const copyButton = el("button", { type: "button", title: "copy the numbers as CSV", onclick: () => copy(asCsv(), "CSV") }, "csv");
   const keys = el("div", { class: "keys" });
-  const figure = el("figure", { class: "chart" }, el("figcaption", {}, heading, give), note, plot, keys, tip);
+  const figure = el("figure", { class: "chart" }, el("figcaption", {}, heading, copyButton), note, plot, keys, tip);
   const asCsv = () => csv([["series", spec.x.label, spec.y.label, "sd below", "sd above"],
     ...spec.series.flatMap((s) => s.points.map((p) => [s.name, p.x, p.y, p.lo, p.hi]))]);
 
@@ -82,9 +81,9 @@ function lineChart(title, height = 300) {
     const at = found.reduce((a, b) => (Math.abs(X(b.p.x) - px) < Math.abs(X(a.p.x) - px) ? b : a)).p.x;
     cross.replaceChildren(svg("line", { class: "cross", x1: X(at), x2: X(at), y1: top, y2: bottom }),
       ...found.map(({ s, p }) => svg("circle", { cx: X(p.x), cy: Y(p.y), r: 3.5, style: { fill: colour(s.i) } })));
-    const say = spec.y.exact || spec.y.format;
+    const exact = spec.y.exact || spec.y.format;
     tip.replaceChildren(el("b", {}, `${spec.x.label} ${spec.x.format(at)}`), ...found.slice(0, 14).map(({ s, p }) =>
-      el("div", {}, swatch(s.i), el("span", {}, s.name), el("span", {}, say(p.y) + (p.sd ? ` ± ${say(p.sd)}` : "")))));
+      el("div", {}, swatch(s.i), el("span", {}, s.name), el("span", {}, exact(p.y) + (p.sd ? ` ± ${exact(p.sd)}` : "")))));
     tip.hidden = false;
     const x = X(at), offset = plot.getBoundingClientRect().top - figure.getBoundingClientRect().top;
     tip.style.top = `${offset + 8}px`;
@@ -96,7 +95,7 @@ function lineChart(title, height = 300) {
 }
 const extent = (values) => values.reduce(([a, b], v) => [Math.min(a, v), Math.max(b, v)], [Infinity, -Infinity]);
 
-// names at the ends of the lines, pushed apart so that none covers another
+// names at the ends of the lines, moved apart so that they do not overlap
 function endLabels(shown, X, Y, top, bottom, room) {
   const gap = 14, all = shown.map((s) => ({ s, p: s.points[s.points.length - 1] })).map((e) => ({ ...e, y: Y(e.p.y), column: Math.round(X(e.p.x) / 80) }));
   const columns = [...new Set(all.map((e) => e.column))].map((c) => all.filter((e) => e.column === c).sort((a, b) => a.y - b.y));
@@ -110,29 +109,29 @@ function endLabels(shown, X, Y, top, bottom, room) {
   return ends.map(({ s, p, y }) => svg("text", { x: X(p.x) + 8, y: y + 4, style: { fill: colour(s.i), fontWeight: "600" } }, cut(s.name)));
 }
 
-// spec: {rows: [{name, i}], parts: [{name, i, values}], format}
+// stacked bars. spec: {rows: [{name, i}], stack: [{name, i, values}], format}
 function barChart(title) {
   const legend = el("div", { class: "legend" }), plot = svg("svg", { role: "img", "aria-label": title });
   let spec = null;
-  const give = el("button", { type: "button", title: "copy the numbers as CSV", onclick: () => copy(csv([["", ...spec.parts.map((p) => p.name)],
-    ...spec.rows.map((row, k) => [row.name, ...spec.parts.map((p) => p.values[k])])]), "CSV") }, "csv");
-  const figure = el("figure", { class: "chart" }, el("figcaption", {}, el("h3", {}, title), give), legend, plot);
+  const copyButton = el("button", { type: "button", title: "copy the numbers as CSV", onclick: () => copy(csv([["", ...spec.stack.map((p) => p.name)],
+    ...spec.rows.map((row, k) => [row.name, ...spec.stack.map((p) => p.values[k])])]), "CSV") }, "csv");
+  const figure = el("figure", { class: "chart" }, el("figcaption", {}, el("h3", {}, title), copyButton), legend, plot);
   function draw() {
     const width = figure.clientWidth;
     if (!spec || !width) return;
     const phone = width < 480, band = phone ? 42 : 30, height = spec.rows.length * band + 4;
     const longest = Math.max(...spec.rows.map((row) => row.name.length)), left = phone ? 0 : Math.min(190, 14 + 7 * longest), right = 92;
-    const totals = spec.rows.map((_, k) => sum(spec.parts.map((p) => p.values[k]))), most = Math.max(...totals) || 1;
+    const totals = spec.rows.map((_, k) => sum(spec.stack.map((p) => p.values[k]))), most = Math.max(...totals) || 1;
     plot.setAttribute("viewBox", `0 0 ${width} ${height}`);
     plot.setAttribute("height", height);
-    legend.replaceChildren(...spec.parts.map((p) => el("span", { class: "state name" }, el("span", { class: "swatch", style: { background: colour(p.i) } }), p.name)));
+    legend.replaceChildren(...spec.stack.map((p) => el("span", { class: "state name" }, el("span", { class: "swatch", style: { background: colour(p.i) } }), p.name)));
     const nodes = [];
     spec.rows.forEach((row, k) => {
       const y = k * band + (phone ? 18 : 6), tall = band - (phone ? 22 : 12);
       const name = row.name.length > 26 ? row.name.slice(0, 25) + "…" : row.name;
       nodes.push(svg("text", { x: phone ? 0 : left - 10, y: phone ? y - 5 : y + tall / 2 + 4, "text-anchor": phone ? "start" : "end", style: { fill: "var(--ink)" } }, name));
       let x = left;
-      for (const p of spec.parts) {
+      for (const p of spec.stack) {
         const w = (p.values[k] / most) * (width - left - right);
         if (!(w > 0)) continue;
         nodes.push(svg("rect", { x, y, width: Math.max(w, 0.5), height: tall, rx: 2, style: { fill: colour(p.i) } }, svg("title", {}, `${row.name} · ${p.name}: ${spec.format(p.values[k])}`)));
@@ -149,8 +148,9 @@ function barChart(title) {
 // -- heat maps
 const VIRIDIS = ["440154", "482878", "3e4989", "31688e", "26828e", "1f9e89", "35b779", "6ece58", "b5de2b", "fde725"];
 const DIVERGING = ["2166ac", "67a9cf", "d1e5f0", "f4f2ee", "fddbb0", "ef9a4b", "b35806"];
-function shade(stops, t) {
-  const at = Math.max(0, Math.min(1, t)) * (stops.length - 1), k = Math.min(stops.length - 2, Math.floor(at)), f = at - k;
+function shade({ stops, lo, hi }, value) {
+  if (value === null || value === undefined) return {};
+  const at = Math.max(0, Math.min(1, (value - lo) / (hi - lo || 1))) * (stops.length - 1), k = Math.min(stops.length - 2, Math.floor(at)), f = at - k;
   const part = (hex, c) => parseInt(hex.slice(2 * c, 2 * c + 2), 16);
   const rgb = [0, 1, 2].map((c) => Math.round(part(stops[k], c) * (1 - f) + part(stops[k + 1], c) * f));
   const light = (0.299 * rgb[0] + 0.587 * rgb[1] + 0.114 * rgb[2]) / 255;
@@ -158,21 +158,21 @@ function shade(stops, t) {
 }
 const gradient = (stops) => `linear-gradient(90deg, ${stops.map((s) => "#" + s).join(",")})`;
 
-// spec: {rows: [{name, sub}], columns, values, homes, extra: [{name, values}], lo, hi, stops, format, corner}
+// spec: {rows: [{name, sub}], columns, values, own, extra: [{name, values}], lo, hi, stops, format, corner}
 function heatTable(spec) {
   const head = el("tr", {}, el("th", {}, spec.corner), ...spec.columns.map((c) => el("th", { scope: "col" }, c)), ...spec.extra.map((x) => el("th", { scope: "col" }, x.name)));
   const body = spec.rows.map((row, i) => el("tr", {}, el("th", { scope: "row", title: row.sub }, row.name, el("div", { class: "sub" }, row.sub)),
     ...spec.columns.map((column, j) => {
-      const v = spec.values[i][j], missing = v === null || v === undefined;
-      return el("td", { class: spec.homes[i] === j ? "home" : null, title: `${row.name} on ${column}`, style: missing ? {} : shade(spec.stops, (v - spec.lo) / (spec.hi - spec.lo || 1)) }, spec.format(v));
+      const v = spec.values[i][j];
+      return el("td", { class: spec.own[i] === j ? "own" : null, title: `${row.name} on ${column}`, style: shade(spec, v) }, spec.format(v));
     }), ...spec.extra.map((x) => el("td", { class: "total" }, spec.format(x.values[i])))));
-  const scale = el("div", { class: "scale" }, spec.format(spec.lo), el("i", { style: { background: gradient(spec.stops) } }), spec.format(spec.hi), el("span", {}, "· framed: at home"));
+  const scale = el("div", { class: "scale" }, spec.format(spec.lo), el("i", { style: { background: gradient(spec.stops) } }), spec.format(spec.hi), el("span", {}, "· framed: the client's own test set"));
   return [el("div", { class: "scroll" }, el("table", { class: "heat" }, el("thead", {}, head), el("tbody", {}, ...body))), scale];
 }
 
-// one test set for all: a tile a client. spec: {names, values, own, lo, hi, stops, format}
+// one shared test set: one tile per client. spec: {names, values, own, lo, hi, stops, format}
 function heatTiles(spec) {
-  const tiles = spec.names.map((name, i) => el("div", { title: spec.own ? `${name}: on all tests, and on its own share of them` : name, style: shade(spec.stops, (spec.values[i] - spec.lo) / (spec.hi - spec.lo || 1)) },
+  const tiles = spec.names.map((name, i) => el("div", { title: spec.own ? `${name}: accuracy on the whole test set, and on its own share of it` : name, style: shade(spec, spec.values[i]) },
     el("small", {}, name), spec.format(spec.values[i]), spec.own ? el("small", {}, `own ${spec.format(spec.own[i])}`) : null));
   return [el("div", { class: "cells" }, ...tiles), el("div", { class: "scale" }, spec.format(spec.lo), el("i", { style: { background: gradient(spec.stops) } }), spec.format(spec.hi))];
 }

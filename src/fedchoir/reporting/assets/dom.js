@@ -1,4 +1,4 @@
-// Small things both pages use. Text always enters as text nodes: nothing a run is called can become markup.
+// Helpers of both pages. Text is always inserted as text nodes, so the name of a run cannot become markup.
 const SVG = "http://www.w3.org/2000/svg";
 
 function fill(node, attributes, children) {
@@ -15,7 +15,7 @@ const el = (tag, attributes, ...children) => fill(document.createElement(tag), a
 const svg = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
 const byId = (id) => document.getElementById(id);
 
-// -- numbers for people
+// -- formatting of numbers
 const fixed = (digits) => (v) => (v === null || v === undefined ? "–" : v.toFixed(digits).replace("-", "−"));
 const percent = fixed(2);
 const short = (v) => {
@@ -48,7 +48,7 @@ function meanSd(values) {
   return { mean, sd };
 }
 
-// -- identity of a series: colour, and a dash where colours come round again
+// -- colour of a series, and a dash pattern where colours repeat
 const DASHES = ["2 4", "10 3 2 3"];
 const colour = (i) => `var(--c${i % 8})`;
 const dash = (i) => (i < 4 ? "" : i < 8 ? "7 4" : DASHES[Math.floor(i / 8 - 1) % 2]);
@@ -64,7 +64,7 @@ function themeButton() {
   const button = el("button", { id: "theme", title: "light or dark", "aria-label": "switch between light and dark" }, "◐");
   button.addEventListener("click", () => {
     root.dataset.theme = isDark() ? "light" : "dark";
-    try { localStorage.setItem("fedchoir-theme", root.dataset.theme); } catch { /* a private window keeps nothing */ }
+    try { localStorage.setItem("fedchoir-theme", root.dataset.theme); } catch { /* private windows store nothing */ }
   });
   return button;
 }
@@ -91,10 +91,10 @@ const csv = (rows) => rows.map((row) => row.map(csvCell).join(",")).join("\n") +
 // -- controls
 function segments(options, current, choose) {
   const box = el("span", { class: "segments", role: "group" });
-  const paint = (value) => [...box.children].forEach((b) => b.setAttribute("aria-pressed", String(b.dataset.value === value)));
+  const mark = (value) => [...box.children].forEach((b) => b.setAttribute("aria-pressed", String(b.dataset.value === value)));
   for (const [value, text] of options)
-    box.append(el("button", { type: "button", "data-value": value, onclick: () => { paint(value); choose(value); } }, text));
-  paint(current);
+    box.append(el("button", { type: "button", "data-value": value, onclick: () => { mark(value); choose(value); } }, text));
+  mark(current);
   return box;
 }
 function chooser(label, id, change) {

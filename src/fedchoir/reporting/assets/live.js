@@ -1,16 +1,16 @@
-// The live page asks once a second what is new and redraws only that; it never reloads.
+// The live page polls the server once a second and redraws only what has changed; it never reloads.
 const chosen = { id: decodeURIComponent(location.hash.slice(1)) || null, version: null };
-const curvesLive = curvesPart(new Set()), matrixLive = matrixPart(), lossLive = lossPart();
-const title = el("h1", { style: { marginTop: "0" } }), lead = el("p", { class: "lead" }), tiles = el("div", { class: "tiles" }), bar = el("i", {});
-const waiting = el("p", { class: "empty" }, "The first round is not finished yet; curves appear after it."), out = el("div", {});
-const drawn = el("div", {}, el("section", {}, el("h2", {}, "Accuracy, round by round"), curvesLive.node),
-  el("section", {}, el("h2", {}, "Who is good at what"), matrixLive.node), el("section", {}, el("h2", {}, "Losses of each client"), lossLive.node),
-  el("section", {}, el("h2", {}, "Left out"), out));
+const curvesLive = curvesSection(new Set()), matrixLive = matrixSection(), lossLive = lossSection();
+const title = el("h1", { style: { marginTop: "0" } }), subtitle = el("p", { class: "subtitle" }), tiles = el("div", { class: "tiles" }), bar = el("i", {});
+const waiting = el("p", { class: "empty" }, "No round is finished yet. Curves appear after the first round."), out = el("div", {});
+const drawn = el("div", {}, el("section", {}, el("h2", {}, "Accuracy per round"), curvesLive.node),
+  el("section", {}, el("h2", {}, "Accuracy matrix"), matrixLive.node), el("section", {}, el("h2", {}, "Losses per client"), lossLive.node),
+  el("section", {}, el("h2", {}, "Clients left out"), out));
 const progress = el("div", {}, el("div", { class: "bar", role: "progressbar" }, bar));
 const reportLink = el("a", {}, "report of this run");
 
 const tile = (id, value, text, bad) => el("div", { class: bad ? "tile bad" : "tile", id }, el("b", {}, value), el("span", {}, text));
-const STATES = { running: "running", finished: "finished", quiet: "quiet: stopped?" };
+const STATES = { running: "running", finished: "finished", stalled: "no update: stopped?" };
 function card(run) {
   const share = run.rounds ? Math.min(1, run.round / run.rounds) : 0;
   return el("button", { type: "button", class: run.state, "data-id": run.id, "aria-current": String(run.id === chosen.id), onclick: () => choose(run.id) },
@@ -26,14 +26,14 @@ function choose(id) {
 }
 function showHead(run) {
   title.textContent = run.id === "." ? run.name : run.id;
-  lead.replaceChildren(`${run.method} on ${run.scenario} · seed ${run.seed}` + (run.doing ? ` · now: ${run.doing}` : "") + " · ", reportLink);
+  subtitle.replaceChildren(`${run.method} on ${run.scenario} · seed ${run.seed}` + (run.activity ? ` · now: ${run.activity}` : "") + " · ", reportLink);
   reportLink.href = `report?id=${encodeURIComponent(run.id)}`;
   progress.className = run.state;
   bar.style.width = `${run.rounds ? Math.min(100, (100 * run.round) / run.rounds) : 0}%`;
-  tiles.replaceChildren(tile("t-round", `${run.round} / ${run.rounds}`, "rounds"), tile("t-inter", run.inter === null ? "–" : `${run.inter.toFixed(2)} %`, "inter, last round"),
-    tile("t-intra", run.intra === null ? "–" : `${run.intra.toFixed(2)} %`, "intra, last round"),
-    tile("t-eta", run.state === "finished" ? "done" : run.eta === null ? "–" : duration(run.eta), run.state === "quiet" ? "quiet: stopped?" : "time left", run.state === "quiet"),
-    tile("t-bytes", bytes(run.bytes), "traffic so far"), tile("t-out", String(run.left_out), run.out_now.length ? `left out, now ${run.out_now.join(", ")}` : "left out so far", run.left_out > 0));
+  tiles.replaceChildren(tile("t-round", `${run.round} / ${run.rounds}`, "rounds"), tile("t-inter", run.inter === null ? "–" : `${run.inter.toFixed(2)} %`, "inter-domain accuracy"),
+    tile("t-intra", run.intra === null ? "–" : `${run.intra.toFixed(2)} %`, "intra-domain accuracy"),
+    tile("t-eta", run.state === "finished" ? "done" : run.eta === null ? "–" : duration(run.eta), run.state === "stalled" ? "no update: stopped?" : "time left", run.state === "stalled"),
+    tile("t-bytes", bytes(run.bytes), "traffic so far"), tile("t-out", String(run.left_out), run.out_now.length ? `clients left out, now ${run.out_now.join(", ")}` : "clients left out", run.left_out > 0));
 }
 let listed = "", busy = false;
 async function tick() {
@@ -53,17 +53,17 @@ async function tick() {
 }
 async function showRun(now) {
   const page = byId("run");
-  if (page.firstChild !== title) page.replaceChildren(title, lead, progress, tiles, waiting, drawn);
+  if (page.firstChild !== title) page.replaceChildren(title, subtitle, progress, tiles, waiting, drawn);
   showHead(now);
   if (now.version === chosen.version) return;
-  const answer = await fetch(`api/run?id=${encodeURIComponent(now.id)}`);
-  if (!answer.ok) return;
-  const run = await answer.json(), some = Boolean(run.rounds && run.rounds.length);
+  const response = await fetch(`api/run?id=${encodeURIComponent(now.id)}`);
+  if (!response.ok) return;
+  const run = await response.json(), some = Boolean(run.rounds && run.rounds.length);
   waiting.hidden = some;
   drawn.hidden = !some;
   if (some) {
     const rows = [{ label: run.method, i: 0, runs: [run] }];
-    for (const part of [curvesLive, matrixLive, lossLive]) part.show(rows);
+    for (const section of [curvesLive, matrixLive, lossLive]) section.show(rows);
     out.replaceChildren(leftOutTable([run]));
   }
   chosen.version = now.version;

@@ -1,4 +1,4 @@
-// The report: reads the data in the page and fills <main>.
+// The report: reads the data inside the page and fills <main>.
 const DATA = JSON.parse(byId("data").textContent);
 const hiddenRows = new Set();
 
@@ -13,7 +13,7 @@ function sortable(table) {
       const key = (row) => row.cells[column].dataset.key ?? "";
       const lines = [...body.rows].sort((a, b) => {
         const [p, q] = [key(a), key(b)];
-        if (p === "" || q === "") return (p === "") - (q === "");  // what is missing stays below
+        if (p === "" || q === "") return (p === "") - (q === "");  // missing values stay at the bottom
         const order = isNaN(p) || isNaN(q) ? String(p).localeCompare(String(q)) : p - q;
         return up ? order : -order;
       });
@@ -30,18 +30,18 @@ function numberCell(number, place, kind) {
     percent(number.mean), number.sd === null || number.sd === undefined ? null : el("span", { class: "sd" }, ` ± ${percent(number.sd)}`));
 }
 function summaryTable(group) {
-  const rows = group.rows, published = rows.some((row) => row.published);
+  const rows = group.rows;
   const places = (key) => rows.map((r) => r[key]?.mean ?? -Infinity).map((v, _, all) => (rows.length > 1 && isFinite(v) ? all.filter((o) => o > v).length : null));
   const intra = places("intra"), inter = places("inter");
-  const spread = rows.some((row) => row.inter), beside = (metric) => published && rows.some((row) => row.published?.[metric]);
+  const domains = rows.some((row) => row.inter), published = (metric) => rows.some((row) => row.published[metric]);
   const columns = [
     ["method", (row, k) => el("td", { "data-key": row.label }, el("span", { class: "name", title: row.label }, swatch(k), el("span", {}, row.label)))],
     ["seeds", (row) => el("td", { "data-key": row.seeds }, String(row.seeds))],
-    spread && ["inter %", (row, k) => numberCell(row.inter, inter[k])],
-    beside("inter") && ["published inter", (row) => numberCell(row.published?.inter, null, "published")],
-    [spread ? "intra %" : "accuracy %", (row, k) => numberCell(row.intra, intra[k])],
-    beside("intra") && [spread ? "published intra" : "published", (row) => numberCell(row.published?.intra, null, "published")],
-    spread && ["Δ inter to solo", (row) => el("td", { "data-key": row.delta ?? "" }, row.delta === null ? "–" : (row.delta > 0 ? "+" : "") + percent(row.delta))],
+    domains && ["inter %", (row, k) => numberCell(row.inter, inter[k])],
+    published("inter") && ["published inter", (row) => numberCell(row.published.inter, null, "published")],
+    [domains ? "intra %" : "accuracy %", (row, k) => numberCell(row.intra, intra[k])],
+    published("intra") && [domains ? "published intra" : "published", (row) => numberCell(row.published.intra, null, "published")],
+    domains && ["Δ inter to solo", (row) => el("td", { "data-key": row.delta ?? "" }, row.delta === null ? "–" : (row.delta > 0 ? "+" : "") + percent(row.delta))],
     ["traffic / round", (row) => el("td", { "data-key": row.traffic }, bytes(row.traffic))],
     ["messages", (row) => el("td", { "data-key": row.messages }, String(Math.round(row.messages)))],
     ["time", (row) => el("td", { "data-key": row.seconds }, duration(row.seconds))],
@@ -52,11 +52,9 @@ function summaryTable(group) {
 function summary(group) {
   const buttons = [["latex", "LaTeX"], ["md", "Markdown"], ["csv", "CSV"]].map(([kind, name]) =>
     el("button", { type: "button", "data-copy": kind, onclick: () => copy(group.text[kind], name) }, name));
-  const sources = [...new Set(group.rows.map((row) => row.published?.source).filter(Boolean))];
   return [el("div", { class: "controls" }, el("label", {}, "copy as"), ...buttons), el("div", { class: "card scroll" }, summaryTable(group)),
     el("p", { class: "hint" }, "Percent; mean of the last three evaluated rounds, ± standard deviation over seeds. Best in bold, second underlined."),
-    sources.length ? el("p", { class: "hint" }, `Published numbers: ${sources.join(" · ")}.`) : null,
-    ...[...new Set(group.rows.flatMap((row) => row.published?.notes || []))].map((text) => el("p", { class: "note" }, text))].filter(Boolean);
+    ...group.notes.map((text) => el("p", { class: "note" }, text))];
 }
 
 function differences(rows) {
@@ -77,25 +75,25 @@ function figuresOf(runs) {
   return runs.flatMap((run) => (run.figures || []).map((f) => el("figure", {}, el("img", { src: f.src, alt: f.title, decoding: "async" }), el("figcaption", {}, el("b", {}, f.title), runs.length > 1 ? ` · ${run.name}` : "", el("br"), f.caption))));
 }
 
-const part = (id, title, hint, ...content) => el("section", { id }, el("h2", {}, title), hint ? el("p", { class: "hint" }, hint) : null, ...content);
+const section = (id, title, hint, ...content) => el("section", { id }, el("h2", {}, title), hint ? el("p", { class: "hint" }, hint) : null, ...content);
 function build(group) {
   const rows = group.rows.map((row, i) => ({ label: row.label, i, runs: row.runs.map((k) => DATA.runs[k]) }));
-  const runs = rows.flatMap((row) => row.runs), curves = curvesPart(hiddenRows), matrix = matrixPart(), losses = lossPart(), traffic = trafficPart(new Set()), time = timePart();
+  const runs = rows.flatMap((row) => row.runs), curves = curvesSection(hiddenRows), matrix = matrixSection(), losses = lossSection(), traffic = trafficSection(new Set()), time = timeSection();
   const figures = figuresOf(runs);
   const sections = [
-    part("s-summary", "Summary", null, ...summary(group)),
-    part("s-curves", "Accuracy, round by round", rows.some((r) => r.runs.length > 1) ? "Lines are means over seeds, bands one standard deviation." : null, curves.node),
-    part("s-matrix", "Who is good at what", "Accuracy in percent: a row is a client's model, a column a test set. Move the slider through the rounds; subtract one run from another to see what changed.", matrix.node),
-    part("s-losses", "Losses of each client", null, losses.node),
-    part("s-traffic", "What crossed the wire", null, traffic.node),
-    part("s-time", "Where the time went", null, time.node),
-    figures.length ? part("s-figures", "Figures", null, el("div", { class: "figures" }, ...figures)) : null,
-    part("s-left-out", "Left out", null, leftOutTable(runs)),
-    part("s-settings", rows.length > 1 ? "Settings, and what differs" : "Settings", null, ...differences(rows)),
-    part("s-files", "Where the numbers come from", null, el("div", { class: "sources" }, ...provenance(runs))),
+    section("s-summary", "Summary", null, ...summary(group)),
+    section("s-curves", "Accuracy per round", rows.some((r) => r.runs.length > 1) ? "Lines are means over seeds, bands are one standard deviation." : null, curves.node),
+    section("s-matrix", "Accuracy matrix", "Accuracy in percent: one row per client model, one column per test set. The slider selects the round; \"minus\" subtracts another run.", matrix.node),
+    section("s-losses", "Losses per client", null, losses.node),
+    section("s-traffic", "Traffic", null, traffic.node),
+    section("s-time", "Time", null, time.node),
+    figures.length ? section("s-figures", "Figures", null, el("div", { class: "figures" }, ...figures)) : null,
+    section("s-left-out", "Clients left out", null, leftOutTable(runs)),
+    section("s-settings", rows.length > 1 ? "Settings and differences" : "Settings", null, ...differences(rows)),
+    section("s-files", "Files and versions", null, el("div", { class: "sources" }, ...provenance(runs))),
   ].filter(Boolean);
   byId("content").replaceChildren(...sections);
-  byId("nav").replaceChildren(...sections.map((s) => el("a", { href: `#${s.id}` }, { "s-summary": "Summary", "s-curves": "Curves", "s-matrix": "Matrix", "s-losses": "Losses", "s-traffic": "Traffic", "s-time": "Time", "s-figures": "Figures", "s-left-out": "Left out", "s-settings": "Settings", "s-files": "Sources" }[s.id])));
+  byId("nav").replaceChildren(...sections.map((s) => el("a", { href: `#${s.id}` }, { "s-summary": "Summary", "s-curves": "Curves", "s-matrix": "Matrix", "s-losses": "Losses", "s-traffic": "Traffic", "s-time": "Time", "s-figures": "Figures", "s-left-out": "Left out", "s-settings": "Settings", "s-files": "Files" }[s.id])));
   for (const shown of [curves, matrix, losses, traffic, time]) shown.show(rows);
 }
 byId("theme-place").replaceWith(themeButton());

@@ -1,5 +1,5 @@
-// The parts that the report and the live page share. A row is {label, i, runs}: one method, its seeds.
-// Each part is {node, show(rows)}; show may be called again and again and keeps what a person has chosen.
+// The sections that the report and the live page share. A row is {label, i, runs}: one method and its seeds.
+// Each section is {node, show(rows)}; calling show again keeps the user's choices.
 
 // mean over a row's seeds, point by point; pick(run) → [[x, y], …] by round
 function overSeeds(row, pick) {
@@ -19,21 +19,22 @@ const AXES = {
   time: { label: "time so far", format: duration, of: (run) => cumulate(run.rounds.map((_, k) => sum(Object.values(run.seconds).map((s) => s[k])))) },
 };
 
-function curvesPart(hidden) {
+const INTRA_TITLE = "intra-domain accuracy (own test set), %";
+function curvesSection(hidden) {
   const legend = el("div", { class: "legend" });
-  const inter = lineChart("inter: the other clients' test sets, %"), intra = lineChart("intra: the own test set, %");
+  const inter = lineChart("inter-domain accuracy (other test sets), %"), intra = lineChart(INTRA_TITLE);
   let axis = "round", rows = [];
-  const controls = el("div", { class: "controls" }, el("label", {}, "against ", segments([["round", "rounds"], ["traffic", "traffic"], ["time", "time"]], axis, (v) => { axis = v; draw(); })));
+  const controls = el("div", { class: "controls" }, el("label", {}, "x axis ", segments([["round", "rounds"], ["traffic", "traffic"], ["time", "time"]], axis, (v) => { axis = v; draw(); })));
   const interCard = el("div", { class: "card" }, inter.node);
   const plots = el("div", { class: "grid2" }, interCard, el("div", { class: "card" }, intra.node));
   function draw() {
     const x = AXES[axis], seen = rows.filter((row) => !hidden.has(row.label));
     const series = (key) => seen.map((row) => ({ name: row.label, i: row.i, points: overSeeds(row, (run) => { const xs = x.of(run); return run[key].map((y, k) => [xs[k], y]); }) }));
-    const spread = rows.some((row) => row.runs.some((run) => run.inter.some((v) => v !== null)));
-    interCard.hidden = !spread;
-    plots.className = spread ? "grid2" : "";
+    const domains = rows.some((row) => row.runs.some((run) => run.inter.some((v) => v !== null)));
+    interCard.hidden = !domains;
+    plots.className = domains ? "grid2" : "";
     inter.show({ x, y: { label: "inter", format: short, exact: percent }, named: true, series: series("inter") });
-    intra.show({ x, y: { label: "intra", format: short, exact: percent }, named: true, title: spread ? "intra: the own test set, %" : "accuracy on the test set, %", series: series("intra") });
+    intra.show({ x, y: { label: "intra", format: short, exact: percent }, named: true, title: domains ? INTRA_TITLE : "accuracy on the test set, %", series: series("intra") });
   }
   function show(next) {
     rows = next;
@@ -48,7 +49,7 @@ function curvesPart(hidden) {
   return { node: el("div", {}, controls, legend, plots), show };
 }
 
-// what a reader most likely wants to see first: the row with the best last accuracy elsewhere
+// selected at first: the row with the best final inter-domain accuracy
 function bestOption(rows) {
   const last = (run) => [...(run.inter.some((v) => v !== null) ? run.inter : run.intra)].reverse().find((v) => v !== null) ?? -1;
   const best = rows.reduce((a, b) => (meanSd(b.runs.map(last)).mean > meanSd(a.runs.map(last)).mean ? b : a));
@@ -69,12 +70,12 @@ function matrixAt(runs, round) {
   return found[0].map((line, i) => line.map((_, j) => { const v = found.map((m) => m[i][j]); return v.includes(null) ? null : sum(v) / v.length; }));
 }
 
-function matrixPart() {
+function matrixSection() {
   const which = chooser("run", "matrix-run", () => draw()), minus = chooser("minus", "matrix-minus", () => draw());
   const slider = el("input", { type: "range", id: "round", min: 0, max: 0, value: 0, "aria-label": "round", oninput: () => { follow = +slider.value === +slider.max; draw(); } });
-  const said = el("output", { id: "round-said", for: "round" });
+  const label = el("output", { id: "round-label", for: "round" });
   const play = el("button", { type: "button", title: "play the rounds", onclick: () => (timer ? stop() : start()) }, "▶");
-  const place = el("div", { id: "matrix" }), each = lineChart("each client, round by round, %", 280);
+  const place = el("div", { id: "matrix" }), each = lineChart("accuracy of each client, %", 280);
   let rows = [], follow = true, timer = null, rounds = [];
   const stop = () => { clearInterval(timer); timer = null; play.textContent = "▶"; };
   function start() {
@@ -89,7 +90,7 @@ function matrixPart() {
     slider.max = rounds.length - 1;
     if (follow) slider.value = slider.max;
     const round = rounds[Math.min(+slider.value, rounds.length - 1)], run = runs[0];
-    said.textContent = `round ${round} of ${run.planned}`;
+    label.textContent = `round ${round} of ${run.planned}`;
     let values = matrixAt(runs, round), lo = 0, hi = 100, stops = VIRIDIS, format = fixed(1);
     const base = less.length ? matrixAt(less, round) : null;
     if (base && base.length === values.length && base[0].length === values[0].length) {
@@ -105,18 +106,21 @@ function matrixPart() {
       eachClient(runs, round);
       return;
     }
-    const extra = run.homes.every((h) => h !== null) ? [
-      { name: "intra", values: values.map((line, i) => line[run.homes[i]]) },
-      { name: "inter", values: values.map((line, i) => { const others = line.filter((_, j) => j !== run.homes[i]); return others.length ? sum(others) / others.length : null; }) },
+    const extra = run.own_tests.every((t) => t !== null) ? [
+      { name: "intra", values: values.map((line, i) => line[run.own_tests[i]]) },
+      { name: "inter", values: values.map((line, i) => { const others = line.filter((_, j) => j !== run.own_tests[i]); return others.length && !others.includes(null) ? sum(others) / others.length : null; }) },
     ] : [];
-    place.replaceChildren(...heatTable({ rows: run.clients.map((c) => ({ name: c.name, sub: c.model })), columns: run.tests, values, homes: run.homes, extra, lo, hi, stops, format, corner: "model \\ test" }));
+    place.replaceChildren(...heatTable({ rows: run.clients.map((c) => ({ name: c.name, sub: c.model })), columns: run.tests, values, own: run.own_tests, extra, lo, hi, stops, format, corner: "model \\ test" }));
     eachClient(runs, round);
   }
   function eachClient(runs, round) {
-    const elsewhere = runs[0].homes.every((h) => h !== null) && runs[0].tests.length > 1;
-    const value = (line, home) => (elsewhere ? sum(line.filter((_, j) => j !== home)) / (line.length - 1) : sum(line) / line.length);
-    each.show({ x: AXES.round, y: { label: elsewhere ? "inter" : "accuracy", format: short, exact: percent }, mark: round, title: elsewhere ? "inter of each client, %" : "accuracy of each client, %",
-      series: runs[0].clients.map((client, c) => ({ name: client.name, i: c, points: overSeeds({ runs }, (run) => run.rounds.map((r, k) => [r, run.accuracy[k] ? value(run.accuracy[k][c], run.homes[c]) : null])) })) });
+    const inter = runs[0].own_tests.every((t) => t !== null) && runs[0].tests.length > 1;
+    const value = (line, own) => {
+      const values = line.filter((v, j) => v !== null && (!inter || j !== own));
+      return values.length ? sum(values) / values.length : null;
+    };
+    each.show({ x: AXES.round, y: { label: inter ? "inter" : "accuracy", format: short, exact: percent }, mark: round, title: inter ? "inter-domain accuracy of each client, %" : "accuracy of each client, %",
+      series: runs[0].clients.map((client, c) => ({ name: client.name, i: c, points: overSeeds({ runs }, (run) => run.rounds.map((r, k) => [r, run.accuracy[k] ? value(run.accuracy[k][c], run.own_tests[c]) : null])) })) });
   }
   function show(next) {
     rows = next;
@@ -129,12 +133,12 @@ function matrixPart() {
     which.node.hidden = options.length < 2;
     draw();
   }
-  const controls = el("div", { class: "controls" }, which.node, minus.node, play, slider, said);
+  const controls = el("div", { class: "controls" }, which.node, minus.node, play, slider, label);
   return { node: el("div", { class: "card" }, controls, el("div", { class: "beside" }, place, each.node)), show };
 }
 
-const PHASES = { public: "public phase", local: "local phase", pretrain: "before the first round" };
-function lossPart() {
+const PHASES = { public: "public phase", local: "local phase", pretrain: "pretraining" };
+function lossSection() {
   const which = chooser("run", "loss-run", () => draw()), place = el("div", { class: "grid2" }), charts = new Map();
   let rows = [];
   function draw() {
@@ -155,9 +159,9 @@ function lossPart() {
   return { node: el("div", {}, el("div", { class: "controls" }, which.node), place), show };
 }
 
-function trafficPart(hidden) {
+function trafficSection(hidden) {
   const up = lineChart("bytes per round, clients → server", 250), down = lineChart("bytes per round, server → clients", 250);
-  const messages = lineChart("messages per round", 250), whole = barChart("whole run, all clients");
+  const messages = lineChart("messages per round", 250), whole = barChart("bytes of the whole run, all clients");
   const show = (rows) => {
     const seen = rows.filter((row) => !hidden.has(row.label));
     const series = (key) => seen.map((row) => ({ name: row.label, i: row.i, points: overSeeds(row, (run) => run.rounds.map((r, k) => [r, run[key][k]])) }));
@@ -166,24 +170,24 @@ function trafficPart(hidden) {
     down.show({ x: AXES.round, y: { ...y, label: "bytes down" }, series: series("bytes_down") });
     messages.show({ x: AXES.round, y: { label: "messages", format: short, from: 0 }, series: series("messages") });
     const total = (key) => rows.map((row) => meanSd(row.runs.map((run) => sum(run[key]))).mean);
-    whole.show({ rows: rows.map((row) => ({ name: row.label })), parts: [{ name: "up", i: 0, values: total("bytes_up") }, { name: "down", i: 4, values: total("bytes_down") }], format: bytes });
+    whole.show({ rows: rows.map((row) => ({ name: row.label })), stack: [{ name: "up", i: 0, values: total("bytes_up") }, { name: "down", i: 4, values: total("bytes_down") }], format: bytes });
   };
   return { node: el("div", { class: "grid2" }, ...[up, down, messages, whole].map((c) => el("div", { class: "card" }, c.node))), show };
 }
 
-function timePart() {
+function timeSection() {
   const whole = barChart("seconds of the whole run, by phase");
   const show = (rows) => {
     const kinds = [...new Set(rows.flatMap((row) => row.runs.flatMap((run) => Object.keys(run.seconds))))];
     whole.show({ rows: rows.map((row) => ({ name: row.label })), format: duration,
-      parts: kinds.map((kind, k) => ({ name: kind, i: [0, 4, 2, 6, 1, 3][k % 6], values: rows.map((row) => meanSd(row.runs.map((run) => sum(run.seconds[kind] || []))).mean) })) });
+      stack: kinds.map((kind, k) => ({ name: kind, i: [0, 4, 2, 6, 1, 3][k % 6], values: rows.map((row) => meanSd(row.runs.map((run) => sum(run.seconds[kind] || []))).mean) })) });
   };
   return { node: el("div", { class: "card" }, whole.node), show };
 }
 
 function leftOutTable(runs) {
   const lines = runs.flatMap((run) => run.left_out.map((out) => [run.name, out.round, out.client, out.exchange, out.why]));
-  if (!lines.length) return el("p", { class: "hint" }, "Nobody was left out of any exchange.");
+  if (!lines.length) return el("p", { class: "hint" }, "No client was left out of an exchange.");
   const many = runs.length > 1, names = ["run", "round", "client", "exchange", "why"].slice(many ? 0 : 1);
   return el("div", { class: "card scroll" }, el("table", { id: "left-out" }, el("thead", {}, el("tr", {}, ...names.map((n) => el("th", { class: "text" }, n)))),
     el("tbody", {}, ...lines.slice(-200).map((line) => el("tr", {}, ...line.slice(many ? 0 : 1).map((v) => el("td", { class: "text" }, String(v))))))));
