@@ -1,4 +1,4 @@
-"""The only thing that crosses the wire: named tensors and scalars, declared in advance, counted, checked, never pickled.
+"""What crosses the wire: named tensors and scalars, declared in advance, counted, checked, never pickled.
 
 `sends` declares what a client function may send. `check` compares a payload with its declaration, on both sides.
 """

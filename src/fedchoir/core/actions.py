@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PublicBatch:
-    """One batch of public images: a name for it that is the same at every site. The images never travel."""
+    """The name of a public batch, the same at every site. The samples themselves are never sent."""
 
     round: int
     epoch: int
@@ -37,12 +37,12 @@ class PublicBatch:
 
 
 Received = Payload | dict[int, Payload] | list[Payload] | list[dict[int, Payload]] | None
-"""What a step brings to a client: one payload for all, or one for each client; or a list with either a public batch."""
+"""What a step delivers: one payload for all clients or one for each; or a list with one of these per public batch."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """Every client calls ``act(client)``, or ``act(client, batch)`` for each batch; ``heard`` comes last."""
+    """Every client runs ``function(client[, batch][, received])``, once or once per batch."""
 
     function: Callable[..., None]
     batches: tuple[PublicBatch, ...] = ()
@@ -51,7 +51,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Exchange:
-    """Every client answers ``speak(client)`` (or one answer a batch); the yield returns what was combined."""
+    """Every client sends ``function(client[, batch][, received])``; the yield returns the aggregate."""
 
     function: Callable[..., Payload]
     batches: tuple[PublicBatch, ...] = ()
@@ -74,7 +74,7 @@ Script = Generator[Action, Any, None]
 
 @dataclass(frozen=True)
 class Round:
-    """What a method is told about the round it plays."""
+    """The facts of a round that a method may use."""
 
     index: int
     rounds: int
@@ -86,7 +86,7 @@ class Round:
     sync: str = "batch"
 
     def public_batches(self) -> Iterator[tuple[PublicBatch, ...]]:
-        """Groups of public batches with one exchange each: single ones (sync = batch) or a whole pass (epoch)."""
+        """Groups of public batches with one exchange each: single batches (sync = batch) or a whole pass (epoch)."""
         for epoch in range(self.public_epochs):
             batches = tuple(self._epoch(epoch))
             if self.sync == "epoch":
@@ -102,17 +102,17 @@ class Round:
                 yield PublicBatch(self.index, epoch, index, start, size)
 
 
-def received_by(received: Received, client: int, part: int) -> Payload | None:
-    """The payload that one client hears in one batch of a step."""
+def received_by(received: Received, client: int, number: int) -> Payload | None:
+    """The payload that one client receives for one batch of a step."""
     if received is None or isinstance(received, Payload):
         return received
     if isinstance(received, dict):
         return received.get(client)
-    return received_by(received[part], client, 0)
+    return received_by(received[number], client, 0)
 
 
 def received_bytes(received: Received, client: int) -> int:
-    """Bytes that a step sends down to one client."""
+    """Bytes that a step delivers to one client."""
     if received is None:
         return 0
     if isinstance(received, Payload):
@@ -129,12 +129,12 @@ def stream_of(function: Callable[..., Any]) -> str:
 
 
 def perform(client: Client, action: Action) -> list[Payload]:
-    """Call the action's function, once or once a batch. The answers of an exchange are checked before they leave."""
+    """Run an action at a client. The payloads of an exchange are checked before they leave."""
     client.phase = stream_of(action.function)
     payloads: list[Payload] = []
-    for part, batch in enumerate(action.batches or (None,)):
+    for number, batch in enumerate(action.batches or (None,)):
         _seed(client, batch)
-        arguments = [client, *([batch] if batch else []), *_received(action, client, part)]
+        arguments = [client, *([batch] if batch else []), *_received(action, client, number)]
         payload = action.function(*arguments)
         if payload is not None:
             payloads.append(payload)
@@ -143,25 +143,25 @@ def perform(client: Client, action: Action) -> list[Payload]:
     if isinstance(action, Exchange):
         _check_outgoing(client, action, payloads)
         if client.hostile:
-            payloads = corrupted(payloads, client.settings.attack, client._generator("attack"))
+            payloads = corrupted(payloads, client.settings.attack, client.generator("attack"))
     return payloads
 
 
-def _received(action: Action, client: Client, part: int) -> list[Payload | None]:
+def _received(action: Action, client: Client, number: int) -> list[Payload | None]:
     if action.received is None:
         return []
-    received = received_by(action.received, client.index, part)
+    received = received_by(action.received, client.index, number)
     return [received.to(client.device) if received is not None else None]
 
 
 def _seed(client: Client, batch: PublicBatch | None) -> None:
-    # For what draws from torch's global generator: dropout and the like.
+    # Dropout and similar layers draw from torch's global generator.
     where = (batch.epoch, batch.index) if batch else ()
     reseed(derive(client.seed, "draw", client.index, client.round, client.phase, *where))
 
 
 def _check_outgoing(client: Client, action: Exchange, payloads: list[Payload]) -> None:
-    """Names, shapes and dtypes: what was not declared does not leave the client. (A bug in the method: it raises.)"""
+    """Names, shapes and dtypes: nothing leaves a client that was not declared. (A violation is a bug: it raises.)"""
     declared = declared_by(action.function)
     for number, payload in enumerate(payloads):
         local = action.batches[number].dims if action.batches else {}

@@ -1,10 +1,8 @@
-"""Memory for the backward pass: where a batch would need more than a budget, the widest blocks are computed twice.
+"""Activation checkpointing: where a batch would exceed a memory budget, the widest blocks are recomputed.
 
-A block that is recomputed keeps its input alone and runs forward again when its gradient is due. The numbers are the
-same: dropout draws what it drew before, and BatchNorm's running statistics move once.
-
-And memory that nobody uses: the C library keeps what was freed, in pieces, so that a process would stay as large as
-all its clients' passes put together. `give_back` returns it.
+A recomputed block stores only its input and runs forward again in the backward pass. The numbers are identical:
+dropout repeats its draws, and BatchNorm updates its running statistics once. `release_memory` returns freed memory
+that the C library would otherwise keep.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from fedchoir.core.teachers import frozen_batchnorm_stats
 from fedchoir.models import VisionModel
 
-UNUSED_BYTES = 200e6  # by how much the process may have grown before freed memory is returned
+UNUSED_BYTES = 200e6  # growth of the process after which freed memory is returned
 
 _trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None  # glibc has it
 _STATM = Path("/proc/self/statm")
@@ -32,7 +30,7 @@ _size_before = 0.0
 
 
 def release_memory() -> None:
-    """Return freed memory to the system, if the process has grown since the last time. Nothing where it cannot be."""
+    """Return freed memory to the system if the process has grown since the last call (glibc only)."""
     global _size_before
     if _trim is None or resident_bytes() < _size_before + UNUSED_BYTES:
         return
@@ -41,7 +39,7 @@ def release_memory() -> None:
 
 
 def resident_bytes() -> float:
-    """Memory that this process takes up now (Linux; elsewhere 0)."""
+    """Resident memory of this process (Linux only, else 0)."""
     try:
         return float(_STATM.read_bytes().split()[1]) * _PAGE
     except OSError:
@@ -49,10 +47,8 @@ def resident_bytes() -> float:
 
 
 @contextmanager
-def second_time(block: nn.Module) -> Iterator[None]:
-    """The same pass over again: BatchNorm saves the same tensors, but its statistics and counters stay.
-
-    A wide block is about to take its memory again, and the later, narrow ones have just freed theirs."""
+def recomputation(block: nn.Module) -> Iterator[None]:
+    """The second forward pass of a block: BatchNorm does not update its statistics and counters again."""
     release_memory()
     norms = [m for m in block.modules() if isinstance(m, _BatchNorm)]
     before = [(m.momentum, m._buffers.get("num_batches_tracked")) for m in norms]
@@ -68,9 +64,9 @@ def second_time(block: nn.Module) -> Iterator[None]:
 
 
 def limit_activations(model: VisionModel, image_size: int, batch: int, budget: float) -> None:
-    """Let blocks of ``model`` be recomputed, the most expensive first, in batches that would keep over ``budget`` bytes
-    for the backward pass. Nothing changes where the largest ``batch`` fits anyway."""
-    costs = kept_bytes(model, image_size)
+    """Recompute blocks, the most expensive first, in batches that would store more than ``budget`` bytes for the
+    backward pass. Nothing changes if the largest ``batch`` fits."""
+    costs = stored_bytes(model, image_size)
     left = sum(costs.values())
     for block in sorted(costs, key=lambda b: -costs[b]):
         if left * batch <= budget:
@@ -80,8 +76,7 @@ def limit_activations(model: VisionModel, image_size: int, batch: int, budget: f
 
 
 def blocks(trunk: nn.Module) -> Iterator[nn.Module]:
-    """The parts of a trunk that come one after the other: residual blocks, Inception modules, single layers. A layer
-    that works in place is none: what it would be computed from again is gone."""
+    """The sequential blocks of a trunk. In-place layers are skipped: their input no longer exists."""
     if type(trunk) is nn.Sequential:
         for child in trunk:
             yield from blocks(child)
@@ -89,19 +84,19 @@ def blocks(trunk: nn.Module) -> Iterator[nn.Module]:
         yield trunk
 
 
-def kept_bytes(model: VisionModel, image_size: int, images: int = 2) -> dict[nn.Module, float]:
-    """Bytes for each image that every block of the trunk keeps for its backward pass, from one small pass."""
-    kept: dict[nn.Module, dict[int, int]] = {block: {} for block in blocks(model.trunk)}
+def stored_bytes(model: VisionModel, image_size: int, images: int = 2) -> dict[nn.Module, float]:
+    """Bytes per image that every block stores for its backward pass, measured in one small pass."""
+    stored: dict[nn.Module, dict[int, int]] = {block: {} for block in blocks(model.trunk)}
     parameters = {p.data_ptr() for p in model.parameters()}
     current: list[nn.Module] = []
 
     def pack(t: Tensor) -> Tensor:
         if current and t.data_ptr() not in parameters:
-            kept[current[-1]][t.data_ptr()] = t.numel() * t.element_size()
+            stored[current[-1]][t.data_ptr()] = t.numel() * t.element_size()
         return t
 
-    hooks = [block.register_forward_pre_hook(lambda m, _: current.append(m)) for block in kept]
-    hooks += [block.register_forward_hook(lambda *_: current.clear()) for block in kept]
+    hooks = [block.register_forward_pre_hook(lambda m, _: current.append(m)) for block in stored]
+    hooks += [block.register_forward_hook(lambda *_: current.clear()) for block in stored]
     was_training, device = model.training, next(model.parameters()).device
     with (
         torch.random.fork_rng(),
@@ -109,19 +104,19 @@ def kept_bytes(model: VisionModel, image_size: int, images: int = 2) -> dict[nn.
         frozen_batchnorm_stats(model),
     ):
         result = model.train().trunk(torch.zeros(images, 3, image_size, image_size, device=device))
-    del result  # held until here: a freed tensor's address may be used again and would count once
+    del result  # until here: the address of a freed tensor may be reused and would count once
     model.train(was_training)
     for hook in hooks:
         hook.remove()
-    return {block: sum(seen.values()) / images for block, seen in kept.items()}
+    return {block: sum(seen.values()) / images for block, seen in stored.items()}
 
 
 def recompute_above(block: nn.Module, images: int) -> None:
-    """Make ``block`` keep only its input in training batches of more than ``images`` images."""
+    """Make ``block`` store only its input in training batches of more than ``images`` images."""
     block.recompute_above = images  # type: ignore[assignment]
     if not isinstance(block, _Recomputed):
         kind = type(block)
-        # A subclass made on the spot: names of weights, copies and pickles of the block's tensors stay as they are.
+        # A dynamic subclass leaves the names of the weights and copies of the block unchanged.
         block.__class__ = type(f"Recomputed{kind.__name__}", (_Recomputed, kind), {})
 
 
@@ -131,5 +126,5 @@ class _Recomputed(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not (self.training and torch.is_grad_enabled() and len(x) > self.recompute_above):
             return super().forward(x)
-        contexts = lambda: (nullcontext(), second_time(self))  # noqa: E731
+        contexts = lambda: (nullcontext(), recomputation(self))  # noqa: E731
         return checkpoint(super().forward, x, use_reentrant=False, context_fn=contexts)

@@ -1,4 +1,4 @@
-"""Who gets whose model: assignments in which nobody keeps their own."""
+"""Assignments of models to clients in which no client keeps its own model."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from fedchoir.utils.rng import generator
 
 
 def derangement(cost: Tensor) -> list[int]:
-    """The cheapest way to send every one of N things to another place than its own, each place getting one.
+    """The cheapest permutation of N items without fixed points.
 
     Args:
-        cost: N×N with N ≥ 2; entry ij is the price of sending i to j. The diagonal does not matter. An entry that is
-            not finite counts as dearer than every finite one.
+        cost: N×N with N ≥ 2; entry ij is the cost of assigning i to j. The diagonal is ignored. A non-finite entry
+            counts as more expensive than every finite one.
 
     Returns:
-        Where each goes: a permutation without fixed points whose costs have the least sum.
+        The target of each item.
 
     >>> derangement(torch.tensor([[0.0, 5.0, 1.0], [1.0, 0.0, 5.0], [5.0, 1.0, 0.0]]))
     [2, 0, 1]

@@ -17,61 +17,61 @@ from fedchoir.data.image.image_set import ImageSet, normalise
 from fedchoir.data.public import PublicSet
 from fedchoir.utils.rng import generator
 
-READY_BYTES = 256e6  # private images as floats, kept for the length of a fit
+NORMALISED_BYTES = 256e6  # the most that all private images may take as floats
 
-Draw = Callable[..., torch.Generator]
-"""The generator for what is named, as (epoch, number of the batch)."""
+GeneratorFor = Callable[..., torch.Generator]
+"""The generator for a named purpose, such as ("private order", epoch)."""
 
 Source = Tensor | Callable[[Tensor], Tensor]
-"""Targets of private images: a row for each; or, where they depend on the batch or its augmentation, who to ask."""
+"""Targets of private samples: one row per sample, or a function of the augmented batch."""
 
 
 @dataclass(frozen=True)
-class PrivateView:
-    """Turns private images into batches. ``secret_draw`` is for differential privacy, which nobody else may foresee."""
+class PrivateBatches:
+    """Private samples in augmented batches. ``secret_generator`` samples batches under differential privacy."""
 
     data: ImageSet
     settings: Settings
-    draw: Draw
-    secret_generator: Draw
+    generator: GeneratorFor
+    secret_generator: GeneratorFor
 
     def batches(
         self, epochs: range, sources: Mapping[str, Source], views: int = 1, recolor: Recolor | None = None
     ) -> Iterator[Batch]:
-        """Epochs over the images, each batch with its targets, further views of it as ``view2`` and so on."""
+        """Epochs over the samples, each batch with its targets; further views come as ``view2`` and so on."""
         n, size, device = len(self.data), self.settings.local_batch, self.data.images.device
-        ready = self._ready_images()
+        normalised = self._normalised_once()
         for epoch in epochs:
-            order = torch.randperm(n, generator=self.draw("private order", epoch)).to(device)
+            order = torch.randperm(n, generator=self.generator("private order", epoch)).to(device)
             for number, start in enumerate(range(0, n, size)):
                 index = order[start : start + size]
-                if self.settings.dp_noise:  # every image with the same chance, whatever the others
+                if self.settings.dp_noise:  # Poisson sampling
                     chances = torch.rand(n, generator=self.secret_generator("sample", epoch, number))
                     index = (chances < size / n).nonzero().flatten().to(device)
                 elif len(index) < 2 and n > 1:
                     continue  # BatchNorm cannot normalise a single image
-                images = self._images(index, epoch, number) if ready is None else ready[index]
+                images = self._images(index, epoch, number) if normalised is None else normalised[index]
                 targets = {k: v[index] if isinstance(v, Tensor) else v(images) for k, v in sources.items()}
                 targets |= {f"view{v}": self._images(index, epoch, number, v) for v in range(2, views + 1)}
                 if recolor is not None:
-                    draw = self.draw("restyle", epoch, number)
+                    draw = self.generator("restyle", epoch, number)  # frozen stream name
                     images = recolored(images, recolor, draw, self.data.mean, self.data.std)
                 yield Batch(images, self.data.labels[index], targets)
 
     def chunks(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """The images as they are, in order, with their labels."""
+        """The images without augmentation, in order, with their labels."""
         for start in range(0, len(self.data), size):
-            part = slice(start, start + size)
-            yield self._normalised(self.data.images[part]), self.data.labels[part]
+            chunk = slice(start, start + size)
+            yield self._normalised(self.data.images[chunk]), self.data.labels[chunk]
 
     def steps_per_epoch(self) -> int:
-        """Batches that one epoch has: a last one of a single image is left out."""
+        """Batches in one epoch; a last batch of a single image is dropped."""
         n, size = len(self.data), self.settings.local_batch
         return n // size + (n % size >= 2 or n == 1)
 
-    def _ready_images(self) -> Tensor | None:
-        """All images normalised at once, where they are not augmented and small enough to be held twice."""
-        if self.settings.private_augment != "none" or self.data.images.numel() * 4 > READY_BYTES:
+    def _normalised_once(self) -> Tensor | None:
+        """All images, normalised in advance, if they are not augmented and small enough."""
+        if self.settings.private_augment != "none" or self.data.images.numel() * 4 > NORMALISED_BYTES:
             return None
         return self._normalised(self.data.images)
 
@@ -79,7 +79,7 @@ class PrivateView:
         images = self.data.images[index]
         if self.settings.private_augment != "none":
             place = (epoch, number) if view == 1 else (epoch, number, view)
-            images = augment(images, self.settings.private_augment, self.draw("private view", *place))
+            images = augment(images, self.settings.private_augment, self.generator("private view", *place))
         return self._normalised(images)
 
     def _normalised(self, images: Tensor) -> Tensor:
@@ -87,32 +87,34 @@ class PrivateView:
 
 
 class PublicView:
-    """Turns the name of a public batch into images: every site derives the same ones from the seed."""
+    """Public samples in augmented batches. Every site derives the same ones from the seed."""
 
     def __init__(self, public: PublicSet, *, seed: int, kind: Augmentation, device: torch.device) -> None:
         self._public = public
         self._images = public.images.to(device)
         self._seed = seed
         self._kind = kind
-        self._made: dict[PublicBatch, Tensor] = {}
+        self._cache: dict[PublicBatch, Tensor] = {}
         self._round = -1
 
     def __len__(self) -> int:
         return len(self._images)
 
     def images(self, batch: PublicBatch, recolor: Recolor | None = None) -> Tensor:
-        """B×3×S×S, augmented and normalised. Made once a round, however many clients look at it; restyled for each."""
+        """B×3×S×S, augmented and normalised. Computed once a round for all clients; recolored for each."""
         if batch.round != self._round:
-            self._made.clear()
+            self._cache.clear()
             self._round = batch.round
-        if batch not in self._made:
-            self._made[batch] = self._make(batch)
+        if batch not in self._cache:
+            self._cache[batch] = self._compute(batch)
         if recolor is None:
-            return self._made[batch]
-        draw = generator(self._seed, "public restyle", batch.round, batch.epoch, batch.index)
-        return recolored(self._made[batch], recolor, draw, self._public.mean, self._public.std)
+            return self._cache[batch]
+        draw = generator(  # frozen stream name
+            self._seed, "public restyle", batch.round, batch.epoch, batch.index
+        )
+        return recolored(self._cache[batch], recolor, draw, self._public.mean, self._public.std)
 
-    def _make(self, batch: PublicBatch) -> Tensor:
+    def _compute(self, batch: PublicBatch) -> Tensor:
         order = torch.randperm(len(self), generator=generator(self._seed, "public order", batch.round, batch.epoch))
         index = order[batch.start : batch.start + batch.size].to(self._images.device)
         draw = generator(self._seed, "public view", batch.round, batch.epoch, batch.index)

@@ -1,7 +1,7 @@
-"""Checkpoints: safetensors and JSON, written beside the old one and switched to in a single rename.
+"""Checkpoints: safetensors and JSON in a folder per round, activated by one atomic rename of ``latest.json``.
 
-``DIR/checkpoint/latest.json`` names the folder of the last complete round. A process may be killed at any moment: the
-folder that ``latest.json`` names is always whole, and whatever else lies there is rubbish that the next save removes.
+``DIR/checkpoint/latest.json`` names the folder of the last complete round. A process may be killed at any time: that
+folder is always complete, and the next save removes incomplete ones.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def save(
     states: Iterable[tuple[str, Mapping[str, Tensor] | None]],
     facts: Mapping[str, Any],
 ) -> Path:
-    """Write the state after a round: one file of tensors for each name, and ``facts`` as JSON. Where there are no
-    tensors for a name, the file of the last checkpoint is still right and is taken over. Gives the new folder."""
+    """Write the state after a round: one file of tensors per name, and ``facts`` as JSON. Where the tensors are None,
+    the file of the last checkpoint is reused. Returns the new folder."""
     target = folder / f"round-{round_index:05d}"
     before = latest(folder)
     try:
@@ -38,7 +38,7 @@ def save(
             file = target / f"{name}.safetensors"
             if tensors is None:
                 assert before is not None, f"{name} was never saved"
-                _take_over(before / file.name, file)
+                _reuse(before / file.name, file)
             else:
                 save_tensors(file, tensors)
                 _sync(file)
@@ -46,7 +46,7 @@ def save(
         _sync(target)
         write_json(folder / "latest.json", {"folder": target.name, "round": round_index})
     except (OSError, SafetensorError) as error:
-        shutil.rmtree(target, ignore_errors=True)  # half a checkpoint only takes space that the next one needs
+        shutil.rmtree(target, ignore_errors=True)  # an incomplete checkpoint only wastes space
         raise StorageError(
             f"the checkpoint of round {round_index + 1} could not be written to {folder}: {error}"
         ) from None
@@ -80,7 +80,7 @@ def facts(checkpoint: Path) -> dict[str, Any]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a whole JSON file or leave the old one: never half of it."""
+    """Write a JSON file atomically."""
     temporary = path.with_name(path.name + ".part")
     with temporary.open("w") as file:
         json.dump(value, file, indent=1)
@@ -91,10 +91,10 @@ def write_json(path: Path, value: Any) -> None:
     _sync(path.parent)
 
 
-def _take_over(old: Path, new: Path) -> None:
+def _reuse(old: Path, new: Path) -> None:
     try:
         new.hardlink_to(old)
-    except OSError:  # not every file system has links
+    except OSError:  # some file systems have no hard links
         shutil.copyfile(old, new)
         _sync(new)
 

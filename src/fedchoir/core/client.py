@@ -1,9 +1,9 @@
-"""A participant: its model, its private data, its memory, and the few things it can do with them."""
+"""A client: its model, its private data, its stored state, and the operations that methods build on."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cached_property
 
 import torch
@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fedchoir.core.actions import PublicBatch
-from fedchoir.core.batches import PrivateView, PublicView, Source
+from fedchoir.core.batches import PrivateBatches, PublicView, Source
+from fedchoir.core.client_model import ClientModel
 from fedchoir.core.client_state import Memory, State, flatten, restore
 from fedchoir.core.evaluation import batch_for
 from fedchoir.core.settings import Settings
@@ -19,7 +20,7 @@ from fedchoir.core.teachers import (
     Output,
     Teacher,
     TeacherOutput,
-    deepcopy_structure,
+    copy_structure,
     freeze_batchnorm_stats,
     frozen_batchnorm_stats,
 )
@@ -29,11 +30,9 @@ from fedchoir.data.image.image_set import ImageSet
 from fedchoir.models import VisionModel
 from fedchoir.utils.rng import generator
 
-__all__ = ["Client", "Teacher", "State", "deepcopy_structure", "frozen_batchnorm_stats"]
 
-
-class Client:
-    """One participant. All of its state is in ``model``, ``parts``, ``memory`` and ``optimizers``."""
+class Client(ClientModel):
+    """A participant of a federation. Its whole state is in ``model``, ``modules``, ``memory`` and ``optimizers``."""
 
     def __init__(
         self,
@@ -51,31 +50,28 @@ class Client:
         precision: str = "fp32",
         trainer: Trainer | None = None,
     ) -> None:
+        super().__init__(model, modules or {}, device or torch.device("cpu"), precision)
         self.index = index
         self.name = name
-        self.device = device or torch.device("cpu")
-        self.model: VisionModel = model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.modules = nn.ModuleDict(dict(modules or {})).to(self.device)
         self.private = private.to(self.device)
         self.public = public
         self.settings = settings
         self.seed = seed
         self.rounds = rounds
-        self.precision = precision
         self._round = 0
         self.round_was_read = False
         self.phase = ""
-        self.hostile = False  # a rehearsed attacker
+        self.hostile = False  # a simulated attacker
         self.secret = ""  # known to the site alone, if it is a real one
         self.memory = Memory()
         self.optimizers: dict[str, Optimizer] = {}
         self._losses: dict[str, list[Tensor]] = {}
-        self._notes: dict[str, Tensor] = {}
+        self._values: dict[str, Tensor] = {}
         self.trainer: Trainer = trainer or EagerTrainer()
 
     @property
     def round(self) -> int:
-        """The number of the round. That it was read is noted: a captured training step is then good for one round."""
+        """The index of the round. Reading it is recorded: a captured training step is then valid for one round."""
         self.round_was_read = True
         return self._round
 
@@ -83,44 +79,14 @@ class Client:
     def round(self, index: int) -> None:
         self._round = index
 
-    # -- what the model says -------------------------------------------------------------------------------------
-
-    def features_and_logits(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Features B×d and logits B×C of one pass, in float32 whatever the precision of the pass."""
-        with self._autocast():
-            h, z = self.model.features_and_logits(images)
-        return h.float(), z.float()
-
-    def stages(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Feature map B×D×h×w, features and logits of one pass, in float32."""
-        with self._autocast():
-            m, h, z = self.model.stages(images)
-        return m.float(), h.float(), z.float()
-
-    def features(self, images: Tensor) -> Tensor:
-        """Features B×d alone, in float32."""
-        with self._autocast():
-            return self.model.features(images).float()
-
-    def run_module(self, name: str, x: Tensor) -> Tensor:
-        """What one of the parts makes of ``x``, in float32."""
-        with self._autocast():
-            return self.modules[name](x).float()
-
-    def logits(self, images: Tensor) -> Tensor:
-        return self.features_and_logits(images)[1]
+    # -- public samples and predictions ----------------------------------------------------------------------------
 
     def predict(self, images: Tensor) -> Tensor:
-        """Logits, where nothing is to be learnt from them: the trainer may know a faster way."""
+        """Logits for evaluation, by the trainer's fastest path."""
         return self.trainer.forward(self, images)[1]
 
-    def classify(self, h: Tensor) -> Tensor:
-        """Logits B×C of features B×d, in float32."""
-        with self._autocast():
-            return self.model.classify(h).float()
-
     def public_samples(self, batch: PublicBatch, recolor: Recolor | None = None) -> Tensor:
-        """The images of a public batch, the same for every client that restyles them in the same way."""
+        """The images of a public batch, identical at every client that recolors them in the same way."""
         if self.public is None:
             raise RuntimeError(f"client {self.name} has no public set")
         return self.public.images(batch, recolor)
@@ -132,25 +98,30 @@ class Client:
 
     @contextmanager
     def batch_stats_frozen(self) -> Iterator[None]:
-        """The model normalises a batch by its own statistics, as in training, but learns nothing: BatchNorm's running
-        statistics move once, when the client learns from the batch, and not here."""
+        """The model in train mode without gradients: BatchNorm normalises by the batch, but its running statistics
+        stay. They are updated once per batch, in the optimiser step."""
         self.model.train()
         with torch.no_grad(), frozen_batchnorm_stats(self.model):
             yield
 
-    # -- learning ------------------------------------------------------------------------------------------------
-
     def public_step(self, batch: PublicBatch, loss: Loss, recolor: Recolor | None = None, /, **targets: Tensor) -> None:
-        """One optimiser step on a public batch."""
-        settings = self.settings
-        if settings.public_optimizer_lifetime == "batch":
+        """One optimiser step on a public batch; ``targets`` come with the batch by their names."""
+        if self.settings.public_optimizer_lifetime == "batch":
             self.optimizers.pop("public", None)
         if "public" not in self.optimizers:
             self.optimizers["public"] = self.new_public_optimizer()
         self._train_mode()
-        images = self.public_samples(batch, recolor)
-        step_batch = Batch(images, torch.empty(0, dtype=torch.int64, device=self.device), targets)
-        self.log_loss("public", self.trainer.train(self, self.optimizers["public"], loss, [step_batch]))
+        labels = torch.empty(0, dtype=torch.int64, device=self.device)
+        step = Batch(self.public_samples(batch, recolor), labels, targets)
+        self._log_loss("public", self.trainer.train(self, self.optimizers["public"], loss, [step]))
+
+    def new_public_optimizer(self) -> Optimizer:
+        """The optimiser of the public phase in its initial state."""
+        s = self.settings
+        lr = s.lr(s.public_lr, self.round, self.rounds)
+        return self._optimizer("public", s.public_optimizer, lr, s.public_weight_decay)
+
+    # -- training on private samples -------------------------------------------------------------------------------
 
     def train(
         self,
@@ -164,11 +135,19 @@ class Client:
         after_step: Callable[[Client], None] | None = None,
         **targets: Teacher | Tensor,
     ) -> None:
-        """Epochs over the private data with a fresh optimiser. ``targets`` come with every batch by their name:
-        tensors with one row per private image, or what a `Frozen` model says about it. ``first`` numbers the first
-        epoch, for a phase that is made of several fits. With ``views`` = 2 a second augmentation of the images comes
-        as ``batch["view2"]``, and so on. ``restyle`` changes the images after targets were asked about them.
-        ``after_step`` is called after every optimiser step, on the device's own time: it must not wait for it."""
+        """Epochs over the private data with a fresh optimiser.
+
+        Args:
+            loss: of a batch.
+            epochs: None for the option ``local_epochs``.
+            first: number of the first epoch, for a phase that calls `train` several times.
+            phase: the name under which the loss is reported.
+            views: with 2, a second augmentation of the images comes as ``batch["view2"]``, and so on.
+            recolor: changes the images after the targets were computed.
+            after_step: called after every optimiser step; it must not synchronise with the device.
+            targets: come with every batch by their names: tensors with one row per private sample, or a `Teacher`
+                whose outputs on the batch are wanted.
+        """
         epochs = self.settings.epochs_of(self.index) if epochs is None else epochs
         if epochs == 0:
             return
@@ -179,128 +158,119 @@ class Client:
             optimizer.register_step_post_hook(lambda *_: after_step(self))
         sources = {name: self._source(target) for name, target in targets.items()}
         self._train_mode()
-        batches = self.private_view.batches(range(first, first + epochs), sources, views, recolor)
-        self.log_loss(phase, self.trainer.train(self, optimizer, loss, batches))
-
-    def _train_mode(self) -> None:
-        self.model.train()
-        self.modules.train()
-
-    def parameters(self) -> list[nn.Parameter]:
-        """What is learned: parts without gradient (a target network) are not."""
-        return [p for p in (*self.model.parameters(), *self.modules.parameters()) if p.requires_grad]
+        batches = self.private_batches.batches(range(first, first + epochs), sources, views, recolor)
+        self._log_loss(phase, self.trainer.train(self, optimizer, loss, batches))
 
     def _optimizer(self, name: str, algorithm: str, lr: float, weight_decay: float, momentum: float = 0.0) -> Optimizer:
         return self.trainer.optimizer(self, name, algorithm, lr=lr, weight_decay=weight_decay, momentum=momentum)
 
-    def new_public_optimizer(self) -> Optimizer:
-        """The public phase's optimiser at its start."""
-        s = self.settings
-        lr = s.lr(s.public_lr, self.round, self.rounds)
-        return self._optimizer("public", s.public_optimizer, lr, s.public_weight_decay)
+    # -- reports ---------------------------------------------------------------------------------------------------
 
     def report(self) -> dict[str, float]:
-        """The mean loss of each phase since the last report. This is where the host waits for the device."""
+        """The mean loss of each phase since the last report. This synchronises with the device."""
         means = {f"{phase}_loss": float(torch.stack(values).mean()) for phase, values in self._losses.items()}
-        means |= {name: float(value) for name, value in self._notes.items()}
+        means |= {name: float(value) for name, value in self._values.items()}
         self._losses.clear()
-        self._notes.clear()
+        self._values.clear()
         return means
 
     def log_value(self, name: str, value: Tensor) -> None:
-        """A number for the next report beside the losses, still on the device."""
-        self._notes[name] = value
+        """Add a number, still on the device, to the next report."""
+        self._values[name] = value
 
-    def log_loss(self, phase: str, loss: Tensor) -> None:
-        """The mean loss of some steps, for the next report."""
+    def _log_loss(self, phase: str, loss: Tensor) -> None:
         self._losses.setdefault(phase, []).append(loss)
 
-    # -- private data --------------------------------------------------------------------------------------------
+    @property
+    def trainings(self) -> int:
+        """How many losses wait for the next report: a count that differs between two calls of `train` in a phase."""
+        return sum(map(len, self._losses.values()))
+
+    # -- private data ----------------------------------------------------------------------------------------------
 
     @property
-    def private_view(self) -> PrivateView:
-        """The private images in batches, as of this round and phase."""
-        return PrivateView(self.private, self.settings, self._generator, self.secret_generator)
-
-    def private_batches(self, epochs: int) -> Iterator[Batch]:
-        """The batches of so many epochs over the private data, as `fit` takes them."""
-        return self.private_view.batches(range(epochs), {})
+    def private_batches(self) -> PrivateBatches:
+        """The private samples in batches, as of this round and phase."""
+        return PrivateBatches(self.private, self.settings, self.generator, self.secret_generator)
 
     def steps_per_epoch(self) -> int:
-        """Optimiser steps that one epoch over the private data takes."""
-        return self.private_view.steps_per_epoch()
+        """Optimiser steps in one epoch over the private data."""
+        return self.private_batches.steps_per_epoch()
 
-    def secret_generator(self, *labels: int | str) -> torch.Generator:
-        """Draws that differential privacy needs nobody else to know. (In a simulation everyone could.)"""
-        return self._generator("secret", self.secret, *labels)
+    def private_chunks(self, size: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """The private images without augmentation, in order, with their labels."""
+        return self.private_batches.chunks(size or batch_for(self.device))
 
-    def _generator(self, *labels: int | str) -> torch.Generator:
+    def predict_private(self, output: Output = "logits") -> Tensor:
+        """The current model's output on every private sample, in eval mode, without augmentation."""
+        self.model.eval()
+        return self._outputs(TeacherOutput(self.model, output, self._autocast))
+
+    def _outputs(self, model: TeacherOutput) -> Tensor:
+        return torch.cat([model(images) for images, _ in self.private_chunks()])
+
+    def class_counts(self) -> Tensor:
+        """How many private samples each class has: C, int64."""
+        classes = torch.arange(self.model.num_classes, device=self.device)
+        return (self.private.labels.unsqueeze(1) == classes).sum(dim=0)
+
+    def generator(self, *labels: int | str) -> torch.Generator:
+        """The generator for a purpose in this round and phase."""
         return generator(self.seed, "client", self.index, self.round, self.phase, *labels)
 
-    # -- other models: teachers, global and previous ones --------------------------------------------------------
+    def secret_generator(self, *labels: int | str) -> torch.Generator:
+        """A generator for differential privacy; at a real site it also depends on the site's secret."""
+        return self.generator("secret", self.secret, *labels)
+
+    # -- teachers: global, previous and pretrained models ----------------------------------------------------------
 
     def snapshot(self) -> State:
         """A copy of the model's weights and buffers."""
         return {name: t.detach().clone() for name, t in self.model.state_dict().items()}
 
     def stored_weights(self, name: str) -> State:
-        """Weights that a phase before this one put into ``memory``."""
+        """A state dict that an earlier phase put into ``memory``."""
         state = self.memory[name]
         assert isinstance(state, dict), f"{name} is a single tensor"
         return state
 
     def stored_tensor(self, name: str) -> Tensor:
-        """A single tensor that a phase before this one put into ``memory``."""
+        """A tensor that an earlier phase put into ``memory``."""
         tensor = self.memory[name]
-        assert isinstance(tensor, Tensor), f"{name} is a set of weights"
+        assert isinstance(tensor, Tensor), f"{name} is a state dict"
         return tensor
 
     def frozen_copy(self, weights: Mapping[str, Tensor]) -> VisionModel:
-        """A second model with the given weights, without gradients, in eval mode. The weights are shared."""
-        frozen_copy = deepcopy_structure(self.model)
-        frozen_copy.load_state_dict(dict(weights), assign=True)
-        return frozen_copy.requires_grad_(False).eval()
+        """A second model with the given weights, without gradients, in eval mode. It shares the weights' memory."""
+        copy = copy_structure(self.model)
+        copy.load_state_dict(dict(weights), assign=True)
+        return copy.requires_grad_(False).eval()
 
     def _source(self, target: Teacher | Tensor) -> Source:
         if isinstance(target, Tensor):
             return target
-        frozen_copy = self.frozen_copy(target.weights)
+        model = self.frozen_copy(target.weights)
         if target.batchnorm == "train":
-            freeze_batchnorm_stats(frozen_copy.train())  # they belong to the shared weights
-        output = TeacherOutput(frozen_copy, target.output, self._autocast)
+            freeze_batchnorm_stats(model.train())  # the statistics belong to the shared weights
+        teacher = TeacherOutput(model, target.output, self._autocast)
         if target.batchnorm == "train" or self.settings.private_augment != "none":
-            return self.trainer.accelerated(output)
-        return torch.cat([output(images) for images, _ in self.private_chunks()])
+            return self.trainer.accelerated(teacher)
+        return self._outputs(teacher)
 
-    def private_chunks(self, size: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """The private images as they are, in order, with their labels."""
-        return self.private_view.chunks(size or batch_for(self.device))
-
-    def predict_private(self, output: Output = "logits") -> Tensor:
-        """What the current model says about each private image, in eval mode, without augmentation."""
-        self.model.eval()
-        predict = TeacherOutput(self.model, output, self._autocast)
-        return torch.cat([predict(images) for images, _ in self.private_chunks()])
-
-    def class_counts(self) -> Tensor:
-        """How many private images each class has: C, int64."""
-        classes = torch.arange(self.model.num_classes, device=self.device)
-        return (self.private.labels.unsqueeze(1) == classes).sum(dim=0)
-
-    # -- state ---------------------------------------------------------------------------------------------------
+    # -- state -----------------------------------------------------------------------------------------------------
 
     def state(self) -> State:
         """Everything that must survive between two phases, as flat named tensors."""
         return flatten(self)
 
     def load(self, flat: Mapping[str, Tensor]) -> None:
-        """Take back what `state` gave. The public optimiser goes on where it stopped if ``round`` is still the same."""
+        """Restore what `state` gave. The public optimiser continues if ``round`` is still the same."""
         restore(self, flat)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all that `state` gives."""
-        slots = [t for o in self.optimizers.values() for kept in o.state.values() for t in kept.values()]
+        """Bytes of everything that `state` gives."""
+        slots = [t for o in self.optimizers.values() for tensors in o.state.values() for t in tensors.values()]
         return self._module_bytes + sum(t.nbytes for t in (*self.memory.tensors(), *slots))
 
     @cached_property
@@ -309,12 +279,7 @@ class Client:
         return sum(t.nbytes for m in modules for kind in (m.parameters(), m.buffers()) for t in kind)
 
     def begin(self, round_index: int) -> None:
-        """Enter a round: the position from which all draws are derived; optimisers do not outlive a round."""
+        """Enter a round. Optimisers do not outlive a round."""
         if round_index != self.round:
             self.optimizers.clear()
         self.round = round_index
-
-    def _autocast(self) -> AbstractContextManager[object]:
-        if self.precision == "bf16":
-            return torch.autocast(self.device.type, dtype=torch.bfloat16)
-        return nullcontext()

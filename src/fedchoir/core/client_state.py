@@ -20,10 +20,10 @@ State = dict[str, Tensor]
 
 
 class Memory(MutableMapping[str, "State | Tensor"]):
-    """Named weights and tensors that the client owns.
+    """Named state dicts and tensors that a client stores between phases: teachers, prototypes, global weights.
 
-    What is put in is copied, and a second value of the same shape goes where the first one was: so a training step that
-    was captured with these tensors stays valid in the next round.
+    Values are copied. A second value of the same shape is written into the memory of the first, so that a captured
+    training step that uses it stays valid in the next round.
 
     >>> import torch
     >>> memory = Memory()
@@ -80,8 +80,8 @@ def flatten(client: Client) -> State:
 
 
 def state_without_model(client: Client) -> State:
-    """The same without the model, which is enough where it will be replaced before it is used."""
-    flat = {f"parts/{n}": t for n, t in client.modules.state_dict().items()}
+    """The same without the model, for clients that load global weights first."""
+    flat = {f"modules/{n}": t for n, t in client.modules.state_dict().items()}
     for name, value in client.memory.items():
         if isinstance(value, Tensor):
             flat[f"memory/{name}"] = value
@@ -94,15 +94,15 @@ def state_without_model(client: Client) -> State:
 
 
 def restore(client: Client, flat: Mapping[str, Tensor]) -> None:
-    """Give back what `flatten` took. A model that was left out stays as it is."""
-    groups: dict[str, State] = {"model": {}, "parts": {}, "memory": {}, "optimizer": {}}
+    """Restore what `flatten` gave. A model that was left out stays unchanged."""
+    groups: dict[str, State] = {"model": {}, "modules": {}, "memory": {}, "optimizer": {}}
     for name, t in flat.items():
         kind, _, rest = name.partition("/")
         if kind in groups:
             groups[kind][rest] = t.to(client.device)
     if groups["model"]:
         client.model.load_state_dict(groups["model"])
-    client.modules.load_state_dict(groups["parts"])
+    client.modules.load_state_dict(groups["modules"])
     _restore_memory(client, groups["memory"])
     _restore_optimizer(client, groups["optimizer"])
 
@@ -113,7 +113,7 @@ def _restore_memory(client: Client, flat: Mapping[str, Tensor]) -> None:
     for name, t in flat.items():
         owner, _, rest = name.partition("/")
         if rest:
-            # Weights lie in memory as the model's do: another layout would sum in another order.
+            # Same memory layout as the model's weights: another one would change the order of summation.
             laid_out = t.contiguous(memory_format=torch.channels_last) if t.dim() == 4 else t
             states.setdefault(owner, {})[rest] = laid_out
         else:
@@ -128,7 +128,7 @@ def _restore_optimizer(client: Client, flat: Mapping[str, Tensor]) -> None:
     for name, t in flat.items():
         _, number, slot = name.split("/")
         like = parameters[int(number)]
-        # A fused step walks over parameter and moments in memory: they must lie there in the same order.
+        # The fused optimiser needs parameters and moments in the same memory layout.
         slots.setdefault(int(number), {})[slot] = (
             torch.empty_like(like).copy_(t).detach() if t.shape == like.shape else t
         )

@@ -1,4 +1,4 @@
-"""Accuracy: one row a model, one column a test set."""
+"""Accuracies: one row per model, one column per test set."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EVAL_BATCH = {"cpu": 250, "cuda": 1024}  # small enough for memory, large enough
 
 
 def batch_for(device: torch.device) -> int:
-    """How many images a model is asked about at once, where nothing is learnt from them."""
+    """The batch size of forward passes without gradients."""
     return EVAL_BATCH.get(device.type, EVAL_BATCH["cpu"])
 
 
@@ -24,19 +24,18 @@ def accuracy(logits: Callable[[Tensor], Tensor], test: ImageSet, top_k: int = 1)
 
 
 def accuracies(logits: Callable[[Tensor], Tensor], tests: Iterable[ImageSet], top_k: int = 1) -> list[float]:
-    """The accuracy on each of several test sets. Neighbours that are small share batches, so that ten thousand sets of
-    one image cost what one set of ten thousand does."""
+    """The accuracy on each test set. Small consecutive sets share batches."""
     found: list[float] = []
-    for together in _gathered(tests):
-        lengths = [len(test) for test in together]
-        hits = _hits(logits, together[0] if len(together) == 1 else _joined(together), top_k)
-        found += [100.0 * int(part.sum()) / len(part) for part in hits.split(lengths)]
+    for group in _groups(tests):
+        lengths = [len(test) for test in group]
+        hits = _hits(logits, group[0] if len(group) == 1 else _joined(group), top_k)
+        found += [100.0 * int(chunk.sum()) / len(chunk) for chunk in hits.split(lengths)]
     return found
 
 
 @torch.no_grad()
 def _hits(logits: Callable[[Tensor], Tensor], test: ImageSet, top_k: int) -> Tensor:
-    """For each image whether its label is among the largest logits: N, bool, on the CPU."""
+    """Whether each label is among the ``top_k`` largest logits: N, bool, on the CPU."""
     size = batch_for(test.images.device)
     hits = []
     for start in range(0, len(test), size):
@@ -47,8 +46,8 @@ def _hits(logits: Callable[[Tensor], Tensor], test: ImageSet, top_k: int) -> Ten
     return torch.cat(hits).cpu()
 
 
-def _gathered(tests: Iterable[ImageSet]) -> Iterator[list[ImageSet]]:
-    """Neighbouring sets that fit into one batch together; larger ones alone."""
+def _groups(tests: Iterable[ImageSet]) -> Iterator[list[ImageSet]]:
+    """Groups of consecutive sets that fit into one batch; larger sets alone."""
     group: list[ImageSet] = []
     for test in tests:
         size = batch_for(test.images.device)
@@ -66,23 +65,23 @@ def _joined(tests: Sequence[ImageSet]) -> ImageSet:
     return replace(tests[0], images=images, labels=labels)
 
 
-def intra_inter(row: Sequence[float], home: int | None) -> tuple[float, float | None]:
-    """Accuracy at home (eq. 21 of FCCL+) and the mean over the other test sets (eq. 22), if there are any.
+def intra_inter(row: Sequence[float], domain: int | None) -> tuple[float, float | None]:
+    """Intra-domain accuracy (eq. 21 of FCCL+) and the mean over the other domains (eq. 22), if there are any.
 
-    >>> intra_inter([90.0, 40.0, 20.0], home=0)
+    >>> intra_inter([90.0, 40.0, 20.0], domain=0)
     (90.0, 30.0)
     """
-    if home is None:
+    if domain is None:
         return sum(row) / len(row), None
-    others = [value for j, value in enumerate(row) if j != home]
-    return row[home], sum(others) / len(others) if others else None
+    others = [value for j, value in enumerate(row) if j != domain]
+    return row[domain], sum(others) / len(others) if others else None
 
 
 def last_rounds_mean(matrices: Sequence[Sequence[Sequence[float] | None]], last: int = 3) -> list[list[float]]:
     """The papers' reported number: the mean of the last three evaluated rounds, cell by cell.
 
-    A row that is None is of a client that could not be asked in that round: its mean is over the rounds in which it
-    could. (A client that never could has an empty row.)
+    A row is None where a client did not evaluate in that round; its mean is over the other rounds. A client that never
+    evaluated has an empty row.
 
     >>> last_rounds_mean([[[0.0]], [[1.0]], [[2.0]], [[6.0]]])
     [[3.0]]
@@ -91,4 +90,4 @@ def last_rounds_mean(matrices: Sequence[Sequence[Sequence[float] | None]], last:
     """
     kept = matrices[-last:]
     rows = [[row for m in kept if (row := m[i]) is not None] for i in range(len(kept[0]))]
-    return [[sum(cells) / len(cells) for cells in zip(*received, strict=True)] for received in rows]
+    return [[sum(cells) / len(cells) for cells in zip(*evaluated, strict=True)] for evaluated in rows]

@@ -1,4 +1,4 @@
-"""What server and clients both know about a federation before it starts."""
+"""What the server and all clients know about a federation before it starts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedchoir.utils.rng import generator
 
 @dataclass(frozen=True)
 class ClientInfo:
-    """One participant, as the others know it."""
+    """What everyone knows about one client."""
 
     name: str
     model: str
@@ -25,7 +25,7 @@ class ClientInfo:
 
 @dataclass(frozen=True)
 class FederationSpec:
-    """The federation as a whole: who takes part, what is learned, how long."""
+    """The clients, classes and rounds of a federation."""
 
     classes: tuple[str, ...]
     clients: tuple[ClientInfo, ...]
@@ -37,7 +37,7 @@ class FederationSpec:
 
     @cached_property
     def homogeneous(self) -> bool:
-        return len({card.model for card in self.clients}) == 1
+        return len({info.model for info in self.clients}) == 1
 
     @property
     def dims(self) -> dict[str, int]:

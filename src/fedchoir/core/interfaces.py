@@ -1,4 +1,4 @@
-"""What the server loop needs from an engine and from a method. `fedchoir.engines` and `fedchoir.methods` implement it."""
+"""What the server needs from an engine and from a method; `fedchoir.engines` and `fedchoir.methods` implement it."""
 
 from __future__ import annotations
 

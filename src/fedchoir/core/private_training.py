@@ -46,7 +46,7 @@ class PrivateTrainer(EagerTrainer):
             max_grad_norm=s.dp_clip,
             expected_batch_size=min(s.local_batch, len(client.private)),
             # A phase may call `Client.train` several times: no two calls may share their noise.
-            generator=client.secret_generator("noise", sum(map(len, client._losses.values()))),
+            generator=client.secret_generator("noise", client.trainings),
         )
         return noisy
 

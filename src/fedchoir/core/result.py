@@ -1,4 +1,4 @@
-"""What a run leaves behind: ``result.json``, and the event of every round."""
+"""The result of a run, ``result.json``, and the events of its rounds, ``events.jsonl``."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ class Result(BaseModel):
     precision: str
 
 
-def summarise(task: FederationSpec, tests: Sequence[str], events: Sequence[Event], facts: dict[str, Any]) -> Result:
-    """The result of the rounds played so far."""
+def summarise(spec: FederationSpec, tests: Sequence[str], events: Sequence[Event], facts: dict[str, Any]) -> Result:
+    """The result of the rounds so far."""
     accuracy = last_rounds_mean([event["accuracy"] for event in events if event["accuracy"] is not None])
-    task, accuracy, facts = _received_only(task, accuracy, facts)
-    intra, inter = split_rows(accuracy, task, tests)
+    spec, accuracy, facts = _evaluated_only(spec, accuracy, facts)
+    intra, inter = split_rows(accuracy, spec, tests)
     seconds = {key: sum(event["seconds"][key] for event in events) for key in events[-1]["seconds"]}
     return Result(
         **facts,
         rounds=len([event for event in events if event["round"] >= 0]),
-        clients=[{"name": c.name, "model": c.model, "train": c.train, "test": c.test} for c in task.clients],
+        clients=[{"name": c.name, "model": c.model, "train": c.train, "test": c.test} for c in spec.clients],
         tests=list(tests),
         accuracy=accuracy,
         intra=intra,
@@ -76,30 +76,30 @@ def summarise(task: FederationSpec, tests: Sequence[str], events: Sequence[Event
     )
 
 
-def _received_only(
-    task: FederationSpec, accuracy: list[list[float]], facts: dict[str, Any]
+def _evaluated_only(
+    spec: FederationSpec, accuracy: list[list[float]], facts: dict[str, Any]
 ) -> tuple[FederationSpec, list[list[float]], dict[str, Any]]:
-    """Leave out, with a note, clients that could never be asked for an accuracy."""
-    silent = [card.name for card, row in zip(task.clients, accuracy, strict=True) if not row]
-    if not silent:
-        return task, accuracy, facts
-    if len(silent) == len(accuracy):
-        raise QuorumError(f"no client could be asked for its accuracy ({', '.join(silent)})")
-    received = tuple(card for card, row in zip(task.clients, accuracy, strict=True) if row)
+    """Leave out, with a note, clients that never reported an accuracy."""
+    missing = [info.name for info, row in zip(spec.clients, accuracy, strict=True) if not row]
+    if not missing:
+        return spec, accuracy, facts
+    if len(missing) == len(accuracy):
+        raise QuorumError(f"no client reported an accuracy ({', '.join(missing)})")
+    evaluated = tuple(info for info, row in zip(spec.clients, accuracy, strict=True) if row)
     notes = [
         *facts["notes"],
-        *(f"{name}: never evaluated in the last rounds, so not in this result" for name in silent),
+        *(f"{name}: never evaluated in the last rounds, so not in this result" for name in missing),
     ]
-    return replace(task, clients=received), [row for row in accuracy if row], {**facts, "notes": notes}
+    return replace(spec, clients=evaluated), [row for row in accuracy if row], {**facts, "notes": notes}
 
 
 def split_rows(
-    accuracy: Sequence[Sequence[float] | None], task: FederationSpec, tests: Sequence[str]
+    accuracy: Sequence[Sequence[float] | None], spec: FederationSpec, tests: Sequence[str]
 ) -> tuple[list[float], list[float]]:
-    """Each client's accuracy at home and its mean elsewhere (empty under label skew, where there is no elsewhere)."""
+    """Each client's intra- and inter-domain accuracy; the second is empty under label skew (one domain)."""
     pairs = [
-        intra_inter(row, list(tests).index(card.domain) if card.domain in tests else None)
-        for row, card in zip(accuracy, task.clients, strict=True)
+        intra_inter(row, list(tests).index(info.domain) if info.domain in tests else None)
+        for row, info in zip(accuracy, spec.clients, strict=True)
         if row is not None
     ]
     return [intra for intra, _ in pairs], [inter for _, inter in pairs if inter is not None]
@@ -108,12 +108,12 @@ def split_rows(
 def own_mean(events: Sequence[Event], last: int = 3) -> list[float | None]:
     """Each client's accuracy on its own share of the tests, the mean of the last rounds that have one."""
     columns = zip(*[event["own"] for event in events if "own" in event][-last:], strict=True)
-    received = [[value for value in column if value is not None] for column in columns]
-    return [sum(values) / len(values) if values else None for values in received]
+    evaluated = [[value for value in column if value is not None] for column in columns]
+    return [sum(values) / len(values) if values else None for values in evaluated]
 
 
 def versions() -> dict[str, str]:
-    """What a number depends on beside its settings."""
+    """Versions of the packages that numbers depend on."""
     found = {"fedchoir": __version__, "python": platform.python_version()}
     for package in ("torch", "torchvision", "timm", "numpy"):
         try:
@@ -135,7 +135,7 @@ def load_result(folder: Path) -> Result:
 
 
 def read_events(path: Path) -> list[Event]:
-    """The whole lines of an event file; a line that was being written when the process died is left out."""
+    """The complete lines of an event file; a line cut off by a crash is skipped."""
     events = []
     for line in path.read_text().splitlines() if path.exists() else []:
         try:

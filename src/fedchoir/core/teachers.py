@@ -1,4 +1,4 @@
-"""Models that only answer: teachers, global and previous ones. Their weights are shared, never copied, never moved."""
+"""Frozen models: teachers, global and previous models. Their weights are shared, never copied or changed."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from fedchoir.models import VisionModel
 
 Output = Literal["logits", "features"] | Callable[[VisionModel, Tensor], Tensor]
-"""What is wanted of a frozen model: its logits, its features, or whatever a function makes of it and a batch."""
+"""What a teacher computes: logits, features, or any function of the model and a batch."""
 
 
 @dataclass(frozen=True)
 class Teacher:
-    """What a frozen model says about each private image, as a target for `Client.fit`.
+    """The outputs of a frozen model as targets for `Client.train`.
 
-    In eval mode, and without augmentation, it is computed once for all images; otherwise batch by batch.
+    In eval mode and without augmentation they are computed once for all samples, otherwise batch by batch.
     """
 
     weights: Mapping[str, Tensor]
@@ -30,7 +30,7 @@ class Teacher:
 
 
 class TeacherOutput:
-    """A frozen model that answers batch by batch, in float32."""
+    """A frozen model's output on a batch, in float32."""
 
     def __init__(
         self, model: VisionModel, output: Output, autocast: Callable[[], AbstractContextManager[object]]
@@ -46,14 +46,14 @@ class TeacherOutput:
         return (z if self._output == "logits" else h).float()
 
 
-def deepcopy_structure(model: VisionModel) -> VisionModel:
-    """A copy of the module tree whose tensors are placeholders (to be assigned), so that no weights are copied."""
+def copy_structure(model: VisionModel) -> VisionModel:
+    """A copy of the module tree that shares all tensors with the original; assign others before use."""
     memo = {id(t): t for t in [*model.parameters(), *model.buffers()]}
     return deepcopy(model, memo)
 
 
 def freeze_batchnorm_stats(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
-    """BatchNorm normalises by the batch, and leaves its running statistics alone; the layers that changed."""
+    """Stop BatchNorm from updating its running statistics in train mode; returns the layers that changed."""
     norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
     for m in norms:
         m.track_running_stats = False
@@ -62,7 +62,7 @@ def freeze_batchnorm_stats(model: nn.Module) -> list[nn.modules.batchnorm._Batch
 
 @contextmanager
 def frozen_batchnorm_stats(model: nn.Module) -> Iterator[None]:
-    """Running statistics are held for a while."""
+    """BatchNorm does not update its running statistics inside the block."""
     norms = freeze_batchnorm_stats(model)
     try:
         yield

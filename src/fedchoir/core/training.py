@@ -1,4 +1,4 @@
-"""The one training loop. A method says what the loss of a batch is; how steps are run is decided here."""
+"""The training loop. A method defines the loss of a batch; a trainer runs the optimiser steps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Batch:
-    """Images, their labels (private data only) and whatever else a loss needs for each of them, by name."""
+    """Images, their labels (private data only) and named targets."""
 
     images: Tensor
     labels: Tensor
@@ -33,24 +33,24 @@ Loss = Callable[["Client", Batch], Tensor]
 
 
 class Trainer(Protocol):
-    """How optimiser steps are run: plainly, or captured and replayed."""
+    """How optimiser steps run: eagerly, or captured and replayed as CUDA graphs."""
 
     def optimizer(
         self, client: Client, name: str, algorithm: str, *, lr: float, weight_decay: float, momentum: float
     ) -> Optimizer:
-        """An optimiser at its start over what the client learns; ``name`` says what for."""
+        """A new optimiser over the client's parameters; ``name`` is the phase, ``public`` or ``local``."""
 
     def train(self, client: Client, optimizer: Optimizer, loss: Loss, batches: Iterable[Batch]) -> Tensor:
         """One optimiser step for each batch; the mean loss, still on the device."""
 
     def forward(self, client: Client, images: Tensor) -> tuple[Tensor, Tensor]:
-        """What the client's model says about some images, features and logits, without learning from them."""
+        """Features and logits without gradients."""
 
-    def accelerated(self, ask: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        """The same answers of a model whose weights stay as they are, sooner if there is a way."""
+    def accelerated(self, function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        """The same function of a frozen model, captured where that is faster."""
 
     def release(self, client: Client) -> None:
-        """The client goes to rest: let go of everything that holds on to its tensors."""
+        """Drop every reference to the client's tensors: its state moves to the cache."""
 
 
 class EagerTrainer:
@@ -71,14 +71,14 @@ class EagerTrainer:
             optimizer.step()
             total += value.detach()
             count += 1
-        optimizer.zero_grad(set_to_none=True)  # nobody needs the last gradients: they would double what a client takes
+        optimizer.zero_grad(set_to_none=True)  # the last gradients would double a client's memory
         return total / max(count, 1)
 
     def forward(self, client: Client, images: Tensor) -> tuple[Tensor, Tensor]:
         return client.features_and_logits(images)
 
-    def accelerated(self, ask: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        return ask
+    def accelerated(self, function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        return function
 
     def release(self, client: Client) -> None:
         pass

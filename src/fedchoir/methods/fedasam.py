@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from fedchoir.core.client import Client, frozen_batchnorm_stats
+from fedchoir.core.client import Client
 from fedchoir.core.settings import Settings
+from fedchoir.core.teachers import frozen_batchnorm_stats
 from fedchoir.core.training import Batch
 from fedchoir.methods.fedavg import FedAvg
 

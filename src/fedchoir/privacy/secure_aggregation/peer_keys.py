@@ -1,4 +1,4 @@
-"""Whose key it is: sites sign their keys for secure sums, and check what the server hands them as the others'."""
+"""Sites sign their secure-aggregation keys and verify the keys of the others, which the server passes on."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Identity(Protocol):
     def sign(self, content: bytes) -> bytes: ...
 
     def check(self, name: str, content: bytes, signature: bytes) -> None:
-        """Raise `SecureSumError` unless the site of this name signed the content."""
+        """Raise `SecureAggregationError` unless the site of this name signed the content."""
 
 
 class UnverifiedPeers:
-    """Nothing is signed, and the server is believed when it hands out keys."""
+    """No signatures: the server is trusted to pass on the right keys."""
 
     def sign(self, content: bytes) -> bytes:
         return b""
@@ -50,8 +50,6 @@ class VerifiedPeers:
                 raise ValueError("not an elliptic-curve key")
             key.verify(signature, content, ec.ECDSA(hashes.SHA384()))
         except InvalidSignature:
-            raise SecureAggregationError(
-                f"refused: the key said to be {name}'s was not signed by it ({path})"
-            ) from None
+            raise SecureAggregationError(f"refused: the key of {name} has a wrong signature ({path})") from None
         except (OSError, ValueError, UnsupportedAlgorithm) as error:
             raise SecureAggregationError(f"refused: {name}'s key cannot be checked with {path}: {error}") from None

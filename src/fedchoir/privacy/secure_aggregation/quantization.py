@@ -1,4 +1,4 @@
-"""Payloads as one row of whole numbers, and sums of such rows as payloads again: what a secure sum adds up."""
+"""Quantisation for secure aggregation: payloads as rows of integers, and sums of such rows as mean payloads."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from torch import Tensor
 from fedchoir.payload import Payload, PayloadError
 from fedchoir.privacy.secure_aggregation.crypto import FixedPoint, Words
 
-REALS, COUNTS = 1024.0, 2.0**22  # what can be summed: numbers up to this, and counters up to this
+REALS, COUNTS = 1024.0, 2.0**22  # clip of real numbers, clip of counters
 Layout = list[dict[str, list[Any]]]
-"""For each part of an answer: ``{"tensors": [[name, shape, dtype], …], "scalars": [name, …]}``."""
+"""For each payload: ``{"tensors": [[name, shape, dtype], …], "scalars": [name, …]}``."""
 
 
 @dataclass(frozen=True)
 class PackedPayloads:
     words: Words
     layout: Layout
-    clipped: int  # numbers that were too large and cut off
+    clipped: int  # how many numbers were clipped
 
 
 def layout_of(payloads: Sequence[Payload]) -> Layout:
@@ -34,7 +34,7 @@ def layout_of(payloads: Sequence[Payload]) -> Layout:
 
 
 def pack(payloads: Sequence[Payload], weight: Callable[[str], float], count: int) -> PackedPayloads:
-    """An answer as words, every number times the weight of its name, so that ``count`` answers can be added."""
+    """Payloads as integers, each number times the weight of its name, so that ``count`` replies can be added."""
     rows, clipped = [], 0
     for part in payloads:
         for name, t in [*part.items(), *((n, torch.tensor(v)) for n, v in part.scalars.items())]:
@@ -46,7 +46,7 @@ def pack(payloads: Sequence[Payload], weight: Callable[[str], float], count: int
 
 
 def unpack_mean(total: Words, layout: Layout, weight: Callable[[str], float], count: int) -> list[Payload]:
-    """The mean as payloads; ``weight`` is that of all whose answers are in the sum."""
+    """The mean as payloads; ``weight`` is the total weight of the participants in the sum."""
     payloads, at = [], 0
     for blank in empty_payloads(layout):
         tensors: dict[str, Tensor] = {}
@@ -64,7 +64,7 @@ def unpack_mean(total: Words, layout: Layout, weight: Callable[[str], float], co
 
 
 def empty_payloads(layout: Layout, size: int | None = None) -> list[Payload]:
-    """Payloads of zeros of this layout, to be checked against what was declared; ``size`` numbers if given."""
+    """Zero payloads of this layout, for checking the declaration; they must hold ``size`` numbers if given."""
     try:
         message = [[(str(n), tuple(map(int, shape)), str(dtype)) for n, shape, dtype in p["tensors"]] for p in layout]
         scalars = [[str(name) for name in part["scalars"]] for part in layout]
@@ -79,11 +79,11 @@ def empty_payloads(layout: Layout, size: int | None = None) -> list[Payload]:
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         if isinstance(error, PayloadError):
             raise
-        raise PayloadError(f"the layout of a masked answer is malformed: {error!r}") from None
+        raise PayloadError(f"the layout of a masked payload is malformed: {error!r}") from None
 
 
 def weight_of(weights: Mapping[str, float], name: str) -> float:
-    """The weight of a tensor: that of its own name, of the prefix it lies under, or of all (the empty name)."""
+    """The weight of a tensor: of its name, of its prefix, or of all (the empty name)."""
     for prefix in (name, name.partition("/")[0], ""):
         if prefix in weights:
             return weights[prefix]
