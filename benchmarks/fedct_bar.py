@@ -30,8 +30,8 @@ import torch
 
 from fedchoir import Experiment, run
 from fedchoir.core.result import load_result, read_events
-from fedchoir.experiments import config as experiment
-from fedchoir.experiments import run as runner
+from fedchoir.experiments.config import make_plan
+from fedchoir.experiments.run import prepare
 from fedchoir.reporting.analysis.rounds_to_target import rounds_to_target
 
 CONTRAST = [{"kappa": k, "tau2": 0.5} for k in (1.0, 0.1, 0.5, 2.0, 5.0)] + [
@@ -215,7 +215,7 @@ def visits(job: Job, out: Path) -> dict[str, float] | None:
     if not rounds:
         return None
     places = [Counter(sent[k] for sent in rounds if k in sent) for k in rounds[0]]
-    labels = [client.train.labels for client in runner.load(experiment.plan(experiment_of(job, out))).clients]
+    labels = [client.train.labels for client in prepare(make_plan(experiment_of(job, out)))[1].clients]
     shares = [torch.bincount(own, minlength=10) / len(own) for own in labels]
 
     def overlap(pairs: Iterable[tuple[int, int]]) -> float:

@@ -26,8 +26,9 @@ from fedchoir.data.image.image_set import ImageSet
 from fedchoir.data.scenario import ClientData
 from fedchoir.engines.local.cuda_graphs import CudaGraphTrainer
 from fedchoir.engines.local.engine import new_client
+from fedchoir.experiments.profiles import profile_options
 from fedchoir.losses import feature_correlation, understanding_gaps
-from fedchoir.methods.self_supervised import SETTING, SelfSupervised
+from fedchoir.methods.self_supervised import SelfSupervised
 
 BAR = 0.15
 
@@ -49,7 +50,13 @@ def options() -> argparse.Namespace:
 def participant(name: str, o: argparse.Namespace) -> tuple[SelfSupervised, Client]:
     """A method and its client, on random images: what they show does not change the time."""
     cls = methods.get(name)
-    settings: dict[str, Any] = {**SETTING, "local_batch": o.batch, "dim": o.dim, "local_epochs": 1, "knn": 0}
+    settings: dict[str, Any] = {
+        **profile_options(SelfSupervised, "fixed"),
+        "local_batch": o.batch,
+        "dim": o.dim,
+        "local_epochs": 1,
+        "knn": 0,
+    }
     count = o.batch * o.steps
     pixels = torch.randint(0, 256, (count, 3, 32, 32), dtype=torch.uint8)
     card = ClientInfo("a", o.model, count, 1, "a")

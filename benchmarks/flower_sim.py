@@ -44,8 +44,8 @@ from fedchoir.core.server import Server
 from fedchoir.data.scenario import Scenario
 from fedchoir.engines.local.engine import LocalEngine
 from fedchoir.engines.multiprocess.engine import MultiprocessEngine
-from fedchoir.experiments import config as experiment
-from fedchoir.experiments import run as runner
+from fedchoir.experiments.config import make_plan
+from fedchoir.experiments.run import make_spec, prepare
 from fedchoir.methods.base import Method
 from fedchoir.models import build
 from naive import Pictures
@@ -69,9 +69,9 @@ def federated(work: str) -> tuple[Method, Scenario]:
     wanted = Experiment(
         method="fedavg", scenario="digits-lite", models=(told["model"],), rounds=MANY, settings=settings
     )
-    plan = experiment.plan(wanted)
-    scenario = split(runner.load(plan), each, told["clients"])
-    return methods.get("fedavg")(plan.params, runner.make_task(plan, scenario, None)), scenario
+    plan = make_plan(wanted)
+    scenario = split(prepare(plan)[1], each, told["clients"])
+    return methods.get("fedavg")(plan.params, make_spec(plan, scenario, None)), scenario
 
 
 def split(scenario: Scenario, each: int, count: int) -> Scenario:

@@ -18,13 +18,13 @@ from pathlib import Path
 
 import torch
 
-from fedchoir import Experiment, methods
+from fedchoir import Experiment
 from fedchoir.core.server import Engine, Server
 from fedchoir.core.training import EagerTrainer
 from fedchoir.engines.factory import started_engine
 from fedchoir.engines.local.engine import LocalEngine
-from fedchoir.experiments import config as experiment
-from fedchoir.experiments import run as runner
+from fedchoir.experiments.config import make_plan
+from fedchoir.experiments.run import matmul_precision, prepare
 from fedchoir.utils.devices import pick_devices
 
 
@@ -46,11 +46,10 @@ def main() -> None:
         method="fccl+", scenario="digits", public="cifar100", profile=o.profile, precision=o.precision,
         data_root=o.data_root,
     )  # fmt: skip
-    plan = experiment.plan(wanted)
-    scenario, public = runner.load(plan), runner.load_public_set(plan)
-    method = methods.get("fccl+")(plan.params, runner.make_task(plan, scenario, public))
+    plan = make_plan(wanted)
+    method, scenario, public = prepare(plan)
     devices = pick_devices(o.devices.split(",") if o.devices else None, "cuda")
-    with runner.matmul_precision(plan), ExitStack() as stack:
+    with matmul_precision(plan.experiment.precision), ExitStack() as stack:
         if o.plain:
             device = torch.device("cuda")
             engine: Engine = LocalEngine(

@@ -27,8 +27,9 @@ from fedchoir.data.image.image_set import ImageSet, concatenate, normalise
 from fedchoir.data.options import DataOptions
 from fedchoir.data.scenario import ClientData, info, load_scenario
 from fedchoir.engines.local.engine import new_client
+from fedchoir.experiments.profiles import profile_options
 from fedchoir.losses import feature_correlation
-from fedchoir.methods.self_supervised import SETTING, SelfSupervised
+from fedchoir.methods.self_supervised import SelfSupervised
 from fedchoir.utils.rng import generator
 
 
@@ -114,7 +115,13 @@ def participant(o: argparse.Namespace) -> tuple[SelfSupervised, Client, ImageSet
     order = torch.randperm(len(train), generator=generator(o.seed, "attack"))[: o.images]
     train = train.subset(order)
     cls = methods.get("fedfoa")
-    settings: dict[str, Any] = {**SETTING, "local_batch": o.batch, "dim": o.dim, "local_epochs": o.epochs, "knn": 0}
+    settings: dict[str, Any] = {
+        **profile_options(SelfSupervised, "fixed"),
+        "local_batch": o.batch,
+        "dim": o.dim,
+        "local_epochs": o.epochs,
+        "knn": 0,
+    }
     settings["foa_scale"] = "raw"  # as in the paper; at unit length the features' norms are not in R
     card = ClientInfo("a", o.model, len(train), len(outside), "a")
     method = cls(cls.Params(**settings), FederationSpec(scenario.classes, (card,), rounds=1, seed=o.seed))

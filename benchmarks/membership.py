@@ -23,12 +23,12 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedchoir import Experiment, methods
+from fedchoir import Experiment
 from fedchoir.core.server import Server
 from fedchoir.data.image.image_set import ImageSet, normalise
 from fedchoir.engines.local.engine import LocalEngine
-from fedchoir.experiments import config as experiments
-from fedchoir.experiments import run as runner
+from fedchoir.experiments.config import make_plan
+from fedchoir.experiments.run import prepare
 from fedchoir.models import build
 from fedchoir.privacy import dp
 from fedchoir.utils.rng import seeded
@@ -42,14 +42,12 @@ def play(noise: float, epochs: int, seed: int) -> tuple[Any, Any, list[float]]:
     """FedMD on digits-lite; its clients, its test sets, and each client's ε."""
     settings = {**SETTINGS, "dp_noise": noise, "local_epochs": epochs, "evaluate_every": ROUNDS}
     experiment = Experiment(method="fedmd", models=(MODEL,), rounds=ROUNDS, seed=seed, device="cpu", settings=settings)
-    plan = experiments.plan(experiment)
-    scenario, public = runner.load(plan), runner.load_public_set(plan)
-    task = runner.make_task(plan, scenario, public)
-    method = methods.get("fedmd")(plan.params, task)
+    plan = make_plan(experiment)
+    method, scenario, public = prepare(plan)
     engine = LocalEngine(method, scenario, public, device=torch.device("cpu"))
     for _ in Server(method, engine, tuple(scenario.tests)).rounds():
         pass
-    cost = dp.spent(plan.params, [card.train for card in task.clients], ROUNDS) if noise else []
+    cost = dp.spent(plan.params, [card.train for card in method.spec.clients], ROUNDS) if noise else []
     return engine, scenario, cost
 
 
@@ -67,12 +65,12 @@ def auc(logits: Any, members: ImageSet, others: ImageSet) -> float:
 
 def distilled(engine: Any, client: Any, seed: int) -> nn.Module:
     """A student that has seen nothing but public images and the logits that the client released on them."""
-    r = engine.method.task.round(ROUNDS - 1, engine.method.params)
+    r = engine.method.spec.round(ROUNDS - 1, engine.method.params)
     batches = [batch for group in r.public_batches() for batch in group]
     client.begin(ROUNDS - 1)
     told = [(client.public_samples(batch), engine.method.share(client, batch)["logits"]) for batch in batches]
     with seeded(seed, "student"):
-        student = build(MODEL, len(engine.method.task.classes))
+        student = build(MODEL, len(engine.method.spec.classes))
     optimizer = torch.optim.Adam(student.parameters(), lr=1e-3)
     for _ in range(40):
         for images, logits in told:

@@ -28,14 +28,14 @@ from torch.optim import Adam, Optimizer
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms as T
 
-from fedchoir import Experiment, methods
+from fedchoir import Experiment
 from fedchoir.core.client import Client
 from fedchoir.core.server import Engine, Server
 from fedchoir.core.training import Batch, Loss, Trainer
 from fedchoir.engines.local.engine import LocalEngine, fast_trainer
 from fedchoir.engines.multiprocess.engine import MultiprocessEngine
-from fedchoir.experiments import config as experiment
-from fedchoir.experiments import run as runner
+from fedchoir.experiments.config import Plan, make_plan
+from fedchoir.experiments.run import matmul_precision, prepare
 from fedchoir.losses import fccm, fisl, fntd, instance_similarity
 from fedchoir.utils.devices import pick_devices
 
@@ -180,7 +180,7 @@ class Ours:
 # -- both --------------------------------------------------------------------------------------------------------------
 
 
-def plan_of(o: argparse.Namespace) -> experiment.Plan:
+def plan_of(o: argparse.Namespace) -> Plan:
     settings: dict[str, Any] = {
         "lr_schedule": "constant",
         "public_optimizer_lifetime": "batch",
@@ -194,7 +194,7 @@ def plan_of(o: argparse.Namespace) -> experiment.Plan:
     }
     settings |= {name: value for name, value in given.items() if value is not None}
     models = tuple(o.models.split(",")) if o.models else None
-    return experiment.plan(
+    return make_plan(
         Experiment(
             method="fccl+", scenario=o.scenario, models=models, data_root=o.data_root, rounds=10_000,
             precision=o.precision, settings=settings,
@@ -255,15 +255,15 @@ def main() -> None:
     if o.threads:
         torch.set_num_threads(o.threads)
     plan = plan_of(o)
-    scenario, public = runner.load(plan), runner.load_public_set(plan)
-    method: Any = methods.get("fccl+")(plan.params, runner.make_task(plan, scenario, public))
+    method: Any
+    method, scenario, public = prepare(plan)
     device = torch.device(o.device)
     alone = LocalEngine(method, scenario, public, device=device, precision=o.precision)
     models = [deepcopy(client.model).to(memory_format=torch.contiguous_format) for client in alone.clients]
     sizes = [client.steps_per_epoch() * plan.params.epochs_of(client.index) for client in alone.clients]
     plain = PlainLoop(models, scenario, public, plan.params, o)
     counted = None if o.devices else Counted(fast_trainer(device))
-    with runner.matmul_precision(plan), ExitStack() as stack:
+    with matmul_precision(plan.experiment.precision), ExitStack() as stack:
         if counted is None:
             devices = pick_devices(tuple(o.devices.split(",")), o.device)
             engine: Engine = stack.enter_context(

@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedchoir import Experiment, methods
+from fedchoir import Experiment
 from fedchoir.core.server import Server
 from fedchoir.engines.local.engine import LocalEngine
-from fedchoir.experiments import config as experiment
-from fedchoir.experiments import run as runner
+from fedchoir.experiments.config import make_plan
+from fedchoir.experiments.run import prepare
 from fedchoir.losses import fccm, fisl, fntd, instance_similarity
 
 SETTINGS = {"local_epochs": 4, "local_batch": 32, "public_batch": 64, "public_size": 512, "evaluate_every": 1000}
@@ -32,9 +32,8 @@ SETTINGS = {"local_epochs": 4, "local_batch": 32, "public_batch": 64, "public_si
 def federation(models: tuple[str, ...], device: torch.device) -> Server:
     """Four clients on digits-lite; no round of it is evaluated."""
     wanted = Experiment(method="fccl+", scenario="digits-lite", models=models, rounds=10_000, settings=SETTINGS)
-    plan = experiment.plan(wanted)
-    scenario, public = runner.load(plan), runner.load_public_set(plan)
-    method = methods.get("fccl+")(plan.params, runner.make_task(plan, scenario, public))
+    plan = make_plan(wanted)
+    method, scenario, public = prepare(plan)
     return Server(method, LocalEngine(method, scenario, public, device=device), tuple(scenario.tests))
 
 

@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 from fedchoir import losses, methods
 from fedchoir.cli.app import app
 from fedchoir.core.settings import Settings
+from fedchoir.experiments.profiles import profile_options, profile_sections
 from fedchoir.methods.base import Method
 
 KINDS = (
@@ -181,7 +182,7 @@ def own_options(name: str, cls: type[Method]) -> str:
     shared = Settings.model_fields
     own = {k: f for k, f in cls.Params.model_fields.items() if k not in shared}
     changed = {k: f for k, f in cls.Params.model_fields.items() if k in shared and f.default != shared[k].default}
-    profiles = {profile: cls.profile(profile, "") for profile in ("paper", "official")}
+    profiles = {profile: profile_options(cls, profile) for profile in ("paper", "official")}
     others = {k: cls.Params.model_fields[k] for p in profiles.values() for k in p if k not in own and k not in changed}
     parts = [f"## Options\n\n`--set key=value`, beside the [options of all methods](../options.md); `fedchoir list "
              f"--options {name}` shows them too."]  # fmt: skip
@@ -200,12 +201,12 @@ def own_options(name: str, cls: type[Method]) -> str:
 
 
 def scenario_profiles(cls: type[Method]) -> Iterator[tuple[str, dict[str, Any]]]:
-    keys = dict.fromkeys(key for base in cls.__mro__ for key in vars(base).get("profiles", {}) if ":" in key)
-    for key in keys:
-        profile, _, scenario = key.partition(":")
-        general = cls.profile(profile, "")
-        own = {k: v for k, v in cls.profile(profile, scenario).items() if general.get(k) != v}
-        yield f"`{profile}` on `{scenario}`", own
+    for key in dict.fromkeys(key for key, _ in profile_sections(cls) if ":" in key):
+        profile, _, scenarios = key.partition(":")
+        for scenario in scenarios.split(","):
+            general = profile_options(cls, profile)
+            own = {k: v for k, v in profile_options(cls, profile, scenario).items() if general.get(k) != v}
+            yield f"`{profile}` on `{scenario}`", own
 
 
 def options_page() -> str:

@@ -6,12 +6,13 @@ from typing import Any
 
 import torch
 
-from fedchoir import Experiment, methods
+from fedchoir import Experiment
 from fedchoir.core.actions import PublicBatch
 from fedchoir.core.client import Client
 from fedchoir.core.server import Server
 from fedchoir.engines.local.engine import LocalEngine
-from fedchoir.experiments import config, run
+from fedchoir.experiments.config import make_plan
+from fedchoir.experiments.run import prepare
 from fedchoir.payload import Payload
 
 
@@ -19,10 +20,9 @@ class FederationHarness:
     """The clients, the method and the server of an experiment. It writes no files."""
 
     def __init__(self, experiment: Experiment) -> None:
-        plan = config.plan(experiment)
-        scenario, public = run.load(plan), run.load_public_set(plan)
-        self.spec = run.make_task(plan, scenario, public)
-        self.method: Any = methods.get(experiment.method)(plan.params, self.spec)
+        self.method: Any
+        self.method, scenario, public = prepare(make_plan(experiment))
+        self.spec = self.method.spec
         self.engine = LocalEngine(self.method, scenario, public, device=torch.device("cpu"))
         self.clients: list[Client] = self.engine.clients
         self._rounds = Server(self.method, self.engine, tuple(scenario.tests)).rounds()

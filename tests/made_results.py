@@ -6,8 +6,7 @@ from typing import Any
 
 from fedchoir.core.result import Result
 from fedchoir.data.registry import SCENARIOS
-from fedchoir.experiments import config as experiments
-from fedchoir.experiments.config import Experiment
+from fedchoir.experiments.config import Experiment, make_plan
 
 
 def a_run(
@@ -24,7 +23,7 @@ def a_run(
 
     ``beside`` is what `find_results` would add, and may replace any field.
     """
-    plan = experiments.plan(Experiment(method=method, scenario=scenario, models=models, **more))
+    plan = make_plan(Experiment(method=method, scenario=scenario, models=models, **more))
     known = SCENARIOS[scenario]
     count = plan.params.clients or len(known.domains)
     names = known.domains if known.kind == "domain-shift" and count == len(known.domains) else range(count)

@@ -14,8 +14,10 @@ from fedchoir import Experiment, Result, methods, run
 from fedchoir.core import checkpoint
 from fedchoir.core.actions import Action, Exchange
 from fedchoir.core.exchange import Reply
+from fedchoir.core.server import Server
 from fedchoir.engines.local.engine import LocalEngine
-from fedchoir.experiments import run as runner
+from fedchoir.experiments.config import make_plan
+from fedchoir.experiments.run import prepare
 from fedchoir.payload import Payload, check, declared_by
 from fedchoir.utils.errors import QuorumError, UsageError
 
@@ -88,7 +90,7 @@ def test_no_private_image_leaves_a_client(
 ) -> None:
     """Nothing that is sent has the size of an image batch or holds an image's numbers."""
     sent: list[Payload] = []
-    came = runner.Server._exchange
+    came = Server._exchange
 
     def spy(self: Any, actions: Any, ask: Exchange, *rest: Any) -> Any:
         inner = self.engine.execute
@@ -98,10 +100,10 @@ def test_no_private_image_leaves_a_client(
         finally:
             self.engine.execute = inner
 
-    monkeypatch.setattr(runner.Server, "_exchange", spy)
+    monkeypatch.setattr(Server, "_exchange", spy)
     experiment = small(name, rounds=1)
     run(experiment)
-    images = torch.cat([c.train.images for c in runner.load(runner.experiments.plan(experiment)).clients])
+    images = torch.cat([c.train.images for c in prepare(make_plan(experiment))[1].clients])
     pictures = {tuple(x.flatten()[:48].tolist()) for x in images.float() / 255}
     for payload in sent:
         for tensor in payload.values():

@@ -25,8 +25,8 @@ from fedchoir.data.scenario import Scenario
 from fedchoir.deploy.client_worker import SiteData, Worker
 from fedchoir.deploy.engine import FlowerEngine
 from fedchoir.engines.messages import Envelope, MessageError
-from fedchoir.experiments import config as experiments
-from fedchoir.experiments import run as runner
+from fedchoir.experiments.config import make_plan
+from fedchoir.experiments.run import check_folder, prepare, run_on_engine
 
 NAMES = list(methods.registry())
 results = partial(numbers, without=("seconds", "messages"))
@@ -74,22 +74,21 @@ class Courier:
 
 
 def on_flower(
-    experiment: Experiment, work: Path, *, resume: bool = False, prepare: Callable[[Courier], None] = lambda c: None
+    experiment: Experiment, work: Path, *, resume: bool = False, change: Callable[[Courier], None] = lambda c: None
 ) -> tuple[Result, Courier]:
-    plan = experiments.plan(experiment)
-    runner.prepare_folder(plan, resume)
-    scenario, public = runner.load(plan), runner.load_public_set(plan)
-    task = runner.make_task(plan, scenario, public)
+    plan = make_plan(experiment)
+    check_folder(plan, resume)
+    method, scenario, public = prepare(plan)
     workers = [
-        Worker(KnownSite(scenario, public, k, card.model), work / card.name) for k, card in enumerate(task.clients)
+        Worker(KnownSite(scenario, public, k, card.model), work / card.name)
+        for k, card in enumerate(method.spec.clients)
     ]
     courier = Courier(workers)
-    prepare(courier)
-    method = methods.get(experiment.method)(plan.params, task)
+    change(courier)
     told = {"digest": public.digest} if public else None
     engine = FlowerEngine(method, courier, run="0123456789abcdef", public=told)
-    result = runner.conduct(
-        plan, method, engine, tuple(scenario.tests), notes=[], device="cpu", resume=resume, watchers=[]
+    result = run_on_engine(
+        plan, method, engine, tuple(scenario.tests), notes=[], device="cpu", resume=resume, observers=[]
     )
     return result, courier
 
@@ -151,7 +150,7 @@ def test_a_server_that_dies_goes_on_to_the_same_numbers(
     on_flower(straight, tmp_path / "one")
 
     with pytest.raises(Gone):
-        on_flower(broken, tmp_path / "two", prepare=dying(when))
+        on_flower(broken, tmp_path / "two", change=dying(when))
     on_flower(broken, tmp_path / "two", resume=True)
     assert results(straight) == results(broken)
 
@@ -168,7 +167,7 @@ def test_a_client_that_is_away_for_rounds_comes_back(
             "not connected" if client == 1 and header["work"][-1]["round"] < 3 else ""
         )
 
-    result, courier = on_flower(experiment, tmp_path / "sites", prepare=away)
+    result, courier = on_flower(experiment, tmp_path / "sites", change=away)
     names = [{out["client"] for out in event["left_out"]} for event in events(experiment)]
     assert names[0] == names[1] == names[2] == {result.clients[1]["name"]}
     assert names[3] == names[4] == set()

@@ -15,7 +15,8 @@ from fedchoir.core.client import Client
 from fedchoir.core.training import Batch
 from fedchoir.engines.local.cuda_graphs import CudaGraphTrainer, record_plainly
 from fedchoir.engines.local.engine import LocalEngine
-from fedchoir.experiments import run as runner
+from fedchoir.experiments.config import make_plan
+from fedchoir.experiments.run import prepare
 
 NAMES = list(methods.registry())
 
@@ -57,9 +58,7 @@ class Probe:
 @pytest.fixture
 def client(small: Callable[..., Experiment]) -> Client:
     experiment = small("solo")
-    plan = runner.experiments.plan(experiment)
-    scenario = runner.load(plan)
-    method = methods.get("solo")(plan.params, runner.make_task(plan, scenario, None))
+    method, scenario, _ = prepare(make_plan(experiment))
     made = LocalEngine(method, scenario, None, device=torch.device("cpu")).clients[0]
     made.trainer = CudaGraphTrainer(record=lambda run: lambda: None)  # a replay that does nothing: only records count
     return made

@@ -16,8 +16,8 @@ from fedchoir import Experiment, Result, methods, run
 from fedchoir.core import checkpoint
 from fedchoir.core.client import Client
 from fedchoir.engines.local.engine import LocalEngine
-from fedchoir.experiments import run as runner
-from fedchoir.experiments.config import plan
+from fedchoir.experiments.config import make_plan
+from fedchoir.experiments.run import prepare
 from fedchoir.models import build
 from fedchoir.payload import Payload
 
@@ -151,7 +151,7 @@ def test_own_accuracies_are_those_of_the_global_model_on_each_share(skew: Callab
     result: Result = run(experiment)
     (event,) = events(experiment.out)
     assert event["own"] == result.own
-    shares = [len(test) for test in runner.load(plan(experiment)).own_tests.values()]
+    shares = [len(test) for test in prepare(make_plan(experiment))[1].own_tests.values()]
     assert sum(shares) == 80
     weighted = sum(n * value for n, value in zip(shares, result.own, strict=True)) / sum(shares)
     assert weighted == pytest.approx(result.accuracy[0][0])

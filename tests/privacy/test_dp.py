@@ -15,8 +15,8 @@ from fedchoir import Experiment, Result, methods, run
 from fedchoir.core.settings import Settings
 from fedchoir.core.training import Batch
 from fedchoir.engines.local.engine import LocalEngine
-from fedchoir.experiments import config as experiments
-from fedchoir.experiments import run as runner
+from fedchoir.experiments.config import make_plan
+from fedchoir.experiments.run import prepare
 from fedchoir.models import build
 from fedchoir.privacy import dp
 from fedchoir.utils.errors import UsageError
@@ -73,9 +73,8 @@ def test_each_listed_method_learns_under_it_and_says_what_it_costs(name: str, sm
 
 def one_client(small: Callable[..., Experiment], model: str, **settings: Any) -> tuple[Any, Any]:
     """SOLO and its first client."""
-    plan = experiments.plan(small("solo", rounds=1, models=(model,), settings=settings))
-    scenario = runner.load(plan)
-    method = methods.get("solo")(plan.params, runner.make_task(plan, scenario, None))
+    plan = make_plan(small("solo", rounds=1, models=(model,), settings=settings))
+    method, scenario, _ = prepare(plan)
     return method, LocalEngine(method, scenario, None, device=torch.device("cpu")).clients[0]
 
 
@@ -92,7 +91,7 @@ def test_no_image_moves_the_model_by_more_than_the_clip(model: str, small: Calla
     method, client = one_client(small, model, **PLAIN_SGD, dp_noise=1e-9, dp_clip=0.01)
     before = weights(client)
     method.local_update(client)
-    drawn = sum(len(batch) for batch in client.private_view.batches(range(1), {}))
+    drawn = sum(len(batch) for batch in client.private_batches.batches(range(1), {}))
     assert 0 < float((weights(client) - before).norm()) <= 0.01 * drawn / 24 * 1.001
 
 
@@ -100,7 +99,7 @@ def test_no_image_moves_the_model_by_more_than_the_clip(model: str, small: Calla
 def test_gradients_of_single_images_add_up_to_the_plain_one(model: str, small: Callable[..., Experiment]) -> None:
     """With no noise to speak of and a clip that nothing reaches, a private step is a plain one on the images drawn."""
     method, client = one_client(small, model, **PLAIN_SGD, dp_noise=1e-12, dp_clip=1e6)
-    batch = next(iter(client.private_view.batches(range(1), {})))
+    batch = next(iter(client.private_batches.batches(range(1), {})))
     optimizer = client._optimizer("local", "sgd", 1.0, 0.0)
     before = weights(client)
     client.trainer.train(client, optimizer, method.supervised_loss, [batch])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedchoir.experiments.config import make, read
+from fedchoir.experiments.config import read_experiment
 from fedchoir.reporting.archive import keep
 from fedchoir.reporting.tables import find_results
 from fedchoir.utils.errors import UsageError
@@ -38,7 +38,7 @@ def test_finished_runs_are_kept_without_what_is_the_machines(sweep: Path, tmp_pa
     assert sorted(p.relative_to(runs).as_posix() for p in runs.rglob("*") if p.is_file()) == [
         f"{NAMES[0]}/events.jsonl", f"{NAMES[0]}/experiment.toml", f"{NAMES[0]}/result.json", "sweep.json",
     ]  # fmt: skip
-    kept, ran = (make(read(folder / NAMES[0] / "experiment.toml")) for folder in (runs, sweep))
+    kept, ran = (read_experiment(folder / NAMES[0] / "experiment.toml") for folder in (runs, sweep))
     assert kept == ran.model_copy(update={"data_root": None, "out": Path("runs/small") / NAMES[0]})
     (result,) = find_results([runs])
     assert result.method == "solo"

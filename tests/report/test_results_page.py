@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedchoir.core.result import load_result, read_events
-from fedchoir.experiments import config as experiments
+from fedchoir.experiments.config import make_plan
 from fedchoir.experiments.sweep import jobs_of, read_sweep
 from fedchoir.reporting.results_page import course, page, spent, still_open
 from fedchoir.reporting.run_groups import extra, find_results
@@ -63,7 +63,7 @@ def test_the_sweep_file_says_what_was_run(file: Path) -> None:
     assert {Path(extra(result, "folder")).name for result in kept} == set(jobs)
     for result in kept:
         job = jobs[Path(extra(result, "folder")).name]
-        plan = experiments.plan(job.experiment)
+        plan = make_plan(job.experiment)
         models = tuple(client["model"] for client in result.clients)
         found = (
             extra(result, "label"),

@@ -114,25 +114,26 @@ def run(
     resume: Annotated[bool, typer.Option("--resume", help="Go on after the last checkpoint of a stopped run.")] = False,
 ) -> None:
     """Run one method on one scenario."""
-    from fedchoir.experiments import config as experiments
+    from fedchoir.experiments.config import Experiment, parse_setting
+    from fedchoir.utils.io import read_toml
 
     given: dict[str, Any] = {
         "scenario": scenario, "public": public, "models": models, "rounds": rounds, "seed": seed, "profile": profile,
         "data_root": data_root, "device": device, "devices": devices, "precision": precision,
         "fused": fused or None, "state_budget": state_budget, "out": out, "secure": secure or None,
     }  # fmt: skip
-    values: dict[str, Any] = experiments.read(Path(method)) if method.endswith(".toml") else {"method": method}
+    values: dict[str, Any] = read_toml(Path(method)) if method.endswith(".toml") else {"method": method}
     values |= {name: value for name, value in given.items() if value is not None}
-    settings = dict(experiments.parse_setting(text) for text in set_ or [])
+    settings = dict(parse_setting(text) for text in set_ or [])
     if attack is not None or attackers is not None:
         settings |= {"attack": attack or "sign_flip", "attackers": 1 if attackers is None else attackers}
     values["settings"] = {**values.get("settings", {}), **settings}
-    execute(experiments.make(values), resume=resume)
+    execute(Experiment(**values), resume=resume)
 
 
 def execute(experiment: Any, *, resume: bool = False) -> None:
     """Run with a live view and say where the files lie."""
-    from fedchoir.experiments.config import plan
+    from fedchoir.experiments.config import make_plan
     from fedchoir.experiments.live_status import LiveStatus
     from fedchoir.experiments.run import run as run_experiment
     from fedchoir.reporting.progress import LiveProgress
@@ -144,7 +145,7 @@ def execute(experiment: Any, *, resume: bool = False) -> None:
         console.print(table)
     for note in result.notes:
         console.print(f"[yellow]note:[/] {note}")
-    folder = plan(experiment).out
+    folder = make_plan(experiment).out
     console.print(f"files: {folder}/ (result.json, events.jsonl, checkpoint/, tensorboard/)")
     console.print(
         f"to look at: [bold]fedchoir report {folder}[/] · figures: [bold]fedchoir analyse {folder}[/]", soft_wrap=True

@@ -22,7 +22,7 @@ class LiveStatus:
         self._written = 0.0
         self._round = 0
 
-    def began(self, plan: Plan, task: FederationSpec, done: list[Event]) -> None:
+    def began(self, plan: Plan, spec: FederationSpec, done: list[Event]) -> None:
         self._path = plan.out / "live.json"
         self._round = len(done)
 

@@ -26,28 +26,27 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
 from fedchoir.data.registry import info
-from fedchoir.experiments import config as experiments
-from fedchoir.experiments.config import Experiment
+from fedchoir.experiments.config import Experiment, make_plan, split_names
 from fedchoir.utils.errors import UsageError
+from fedchoir.utils.io import read_toml
+from fedchoir.utils.options import Options
 
 LONG = 60  # characters of a folder's name
 NOT_IN_LABEL = ("method", "scenario", "public", "models")
 """Fields of a grid that a table shows elsewhere than in the label of a row."""
 
 
-class SweepFile(BaseModel):
-    """What stands in the TOML file."""
+class SweepFile(Options):
+    """The content of the TOML file."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    title: str = Field("", description="one line for people")
-    like: str | None = Field(None, description="another sweep file of this folder, without .toml, that has the runs")
-    seeds: tuple[int, ...] = Field((0,), min_length=1, description="every run is played with each of them")
+    title: str = Field("", description="title of the table")
+    like: str | None = Field(None, description="sweep file of this folder, without .toml, whose runs this one shows")
+    seeds: tuple[int, ...] = Field((0,), min_length=1, description="every run is executed with each of them")
     base: dict[str, Any] = Field(default_factory=dict, description="fields of an experiment that all runs share")
-    grid: dict[str, list[Any]] = Field(default_factory=dict, description="lists of values, every combination is run")
+    grid: dict[str, list[Any]] = Field(default_factory=dict, description="lists of values; every combination is run")
     variant: list[dict[str, Any]] = Field(default_factory=list, description="fields of an experiment with a label")
 
 
@@ -88,11 +87,11 @@ class Job:
 
 def read_sweep(path: Path) -> SweepFile:
     """The sweep file at ``path``; one that is `like` another has that one's runs under its own title."""
-    values = experiments.read(path)
+    values = read_toml(path)
     try:
         file = SweepFile(**values)
-    except ValidationError as error:
-        raise UsageError(f"{path}: {experiments.one_line(error, SweepFile, ' of a sweep')}") from None
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
     if file.like is None:
         return file
     if extra := sorted(set(values) - {"title", "like"}):
@@ -102,7 +101,7 @@ def read_sweep(path: Path) -> SweepFile:
 
 def home_of(path: Path) -> Path:
     """The file that has the runs of a sweep file, to find their folder: itself, or the one it is like."""
-    like = experiments.read(path).get("like")
+    like = read_toml(path).get("like")
     return path if like is None else path.with_name(f"{like}.toml")
 
 
@@ -183,19 +182,15 @@ def _move(values: dict[str, Any], scenario: str) -> dict[str, Any]:
     """The same run on other data: with that scenario's public set, private sizes, and models of the same kind."""
     kept = {k: v for k, v in values.items() if k not in ("public", "models", "settings")}
     settings = {k: v for k, v in values["settings"].items() if k != "private"}
-    if len(_names(values.get("models") or ())) == 1:
+    if len(split_names(values.get("models") or ())) == 1:
         kept["models"] = (info(scenario).homogeneous_model,)
     return {**kept, "scenario": scenario, "settings": settings}
 
 
-def _names(models: Any) -> list[str]:
-    return [m.strip() for m in models.split(",") if m.strip()] if isinstance(models, str) else list(models)
-
-
 def _experiment(name: str, values: Mapping[str, Any]) -> Experiment:
     try:
-        experiment = experiments.make(values)
-        experiments.plan(experiment)
+        experiment = Experiment(**values)
+        make_plan(experiment)
     except UsageError as error:
         raise UsageError(f"{name}: {error}") from None
     return experiment

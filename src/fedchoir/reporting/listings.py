@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, get_args
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -16,6 +16,8 @@ from fedchoir.data.image.datasets import SOURCES, found
 from fedchoir.data.image.files import data_root
 from fedchoir.data.public import PUBLIC
 from fedchoir.data.registry import SCENARIOS
+from fedchoir.experiments.config import Experiment, make_plan
+from fedchoir.experiments.profiles import Profile
 from fedchoir.methods.base import Method
 
 
@@ -79,36 +81,27 @@ def _public() -> Table:
     return table
 
 
-def options_table(name: str) -> Table:
-    """Every option of a method, the method's own first, with default and meaning; other profiles' values below."""
+def effective_options(method: str, scenario: str, profile: str) -> dict[str, Any]:
+    """The options that a run without ``--set`` uses, the method's own first."""
+    values: dict[str, Any] = {"method": method, "scenario": scenario, "profile": profile}
+    params = make_plan(Experiment(**values)).params
+    own = set(methods.get(method).Params.__annotations__)
+    return {key: getattr(params, key) for key in sorted(type(params).model_fields, key=lambda key: key not in own)}
+
+
+def options_table(name: str, scenario: str = "digits-lite", profile: str = "fixed") -> Table:
+    """The options of a method with the values that a run uses, and those of the other profiles where they differ."""
+    table = _table(
+        f"options of {name} on {scenario}, profile {profile} (--set option=value)", "option", "value", "meaning"
+    )
     cls = methods.get(name)
-    table = _table(f"options of {name} (--set key=value)", "option", "default", "meaning")
-    settled = _settled(cls)
     own = set(cls.Params.__annotations__)
-    for key in sorted(cls.Params.model_fields, key=lambda k: k not in own):
-        field = cls.Params.model_fields[key]
-        others = "".join(f" · [cyan]{value}[/]" for value in settled[key])
-        table.add_row(
-            f"{key}" if key in own else f"[not bold]{key}[/]", str(field.default), (field.description or "") + others
-        )
+    others = {p: effective_options(name, scenario, p) for p in get_args(Profile) if p != profile}
+    for key, value in effective_options(name, scenario, profile).items():
+        told = "".join(f" · [cyan]{p}: {options[key]}[/]" for p, options in others.items() if options[key] != value)
+        meaning = (cls.Params.model_fields[key].description or "") + told
+        table.add_row(key if key in own else f"[not bold]{key}[/]", "–" if value is None else str(value), meaning)
     return table
-
-
-def _settled(cls: type[Method]) -> dict[str, list[str]]:
-    """What the profiles set each option to, everywhere or in some scenarios: ``official on digits: 64``."""
-    told: dict[str, list[str]] = defaultdict(list)
-    for profile in ("paper", "official"):
-        general = cls.profile(profile, "")
-        special: dict[tuple[str, str], list[str]] = defaultdict(list)
-        for scenario in SCENARIOS:
-            for key, value in cls.profile(profile, scenario).items():
-                if key not in general or general[key] != value:
-                    special[key, str(value)].append(scenario)
-        for key, value in general.items():
-            told[key].append(f"{profile}: {value}")
-        for (key, value), names in special.items():
-            told[key].append(f"{profile} on {', '.join(names)}: {value}")
-    return told
 
 
 def data_table(root: Path | None) -> Table:

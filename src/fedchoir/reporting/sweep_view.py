@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from fedchoir.experiments.scheduler import Outcome
 from fedchoir.experiments.sweep import Job
 
-SAID = {"finished": "[green]finished[/]", "there": "[dim]was there already[/]", "failed": "[red]failed[/]"}
+SAID = {"finished": "[green]finished[/]", "skipped": "[dim]was finished before[/]", "failed": "[red]failed[/]"}
 
 
 class SweepView:
@@ -33,7 +33,7 @@ class SweepView:
         self._runs: dict[str, TaskID] = {}
 
     def __call__(self, job: Job, said: dict[str, Any]) -> None:
-        """What a run says; see `fedchoir.experiments.scheduler.Watch`."""
+        """Show news of a run, as `fedchoir.experiments.scheduler.run_jobs` reports it."""
         if said["event"] == "began":
             name = escape(job.name)
             self._runs[job.name] = self._progress.add_task(name, total=said["rounds"], completed=said["done"], doing="")
@@ -59,7 +59,7 @@ class SweepView:
 
 def summary(outcomes: Sequence[Outcome], out: Path) -> str:
     """What a sweep ends with: how many runs, and where to look when something went wrong."""
-    counts = {state: sum(o.state == state for o in outcomes) for state in ("finished", "there", "failed")}
-    text = f"{counts['finished']} finished, {counts['there']} were there already, {counts['failed']} failed · {out}/"
+    done, before, lost = (sum(o.state == state for o in outcomes) for state in ("finished", "skipped", "failed"))
+    text = f"{done} finished, {before} were finished before, {lost} failed · {out}/"
     failed = [o for o in outcomes if o.state == "failed"]
     return "\n".join([text, *(f"failed: {o.job.name}" + (f" (log: {o.log})" if o.log else "") for o in failed)])

@@ -1,13 +1,16 @@
-"""Files that are written whole or not at all, and files that only their owner can read."""
+"""Files that are written whole or not at all, files that only their owner can read, and TOML files of users."""
 
 from __future__ import annotations
 
 import json
 import os
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from fedchoir.utils.errors import UsageError
 
 
 @contextmanager
@@ -47,6 +50,16 @@ def private_write(path: Path, content: str | bytes, *, mode: int = 0o600) -> Non
     path.parent.mkdir(parents=True, exist_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(_encoded(content))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The values of a TOML file that a user wrote."""
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not valid TOML: {error}") from None
 
 
 def sync(path: Path) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedchoir import methods
 from fedchoir.core.client import Client
 from fedchoir.core.result import Event, read_events
 from fedchoir.core.server import Server
@@ -17,12 +16,12 @@ from fedchoir.data.image.image_set import ImageSet, normalise
 from fedchoir.data.public import PublicSet
 from fedchoir.data.scenario import Scenario
 from fedchoir.engines.local.engine import LocalEngine
-from fedchoir.experiments import config as experiments
-from fedchoir.experiments import run as runner
-from fedchoir.experiments.config import Plan
+from fedchoir.experiments.config import Experiment, Plan, make_plan
+from fedchoir.experiments.run import prepare
 from fedchoir.methods.base import Method
 from fedchoir.utils.devices import pick_device
 from fedchoir.utils.errors import UsageError
+from fedchoir.utils.io import read_toml
 from fedchoir.utils.rng import generator
 
 BATCH = 500
@@ -79,13 +78,11 @@ def load_run(folder: Path, *, data_root: Path | None = None, device: str = "auto
     toml = folder / "experiment.toml"
     if not toml.exists():
         raise UsageError(f"{folder} holds no run: there is no {toml}")
-    values = {**experiments.read(toml), "out": folder, "device": device}
+    values = {**read_toml(toml), "out": folder, "device": device}
     if data_root is not None:
         values["data_root"] = data_root
-    plan = experiments.plan(experiments.make(values))
-    scenario, public = runner.load(plan), runner.load_public_set(plan)
-    task = runner.make_task(plan, scenario, public)
-    method = methods.get(plan.experiment.method)(plan.params, task)
+    plan = make_plan(Experiment(**values))
+    method, scenario, public = prepare(plan)
     place = pick_device(device)
     engine = LocalEngine(
         method, scenario, public, device=place, precision=plan.experiment.precision, budget=float("inf")

@@ -1,0 +1,45 @@
+"""What a profile sets for a method: ``profiles.toml``, and the ``profiles`` that a plug-in has on its class."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from fedchoir.methods import Method
+
+Profile = Literal["fixed", "paper", "official"]
+Sections = Mapping[str, Mapping[str, Any]]
+
+
+def profile_options(method: type[Method], profile: str, scenario: str = "") -> dict[str, Any]:
+    """The options that a profile sets for a method, in general and in one scenario.
+
+    >>> from fedchoir import methods
+    >>> profile_options(methods.get("fccl"), "official", "digits")["local_epochs"]
+    [40, 35, 3, 4]
+    """
+    general: dict[str, Any] = {}
+    special: dict[str, Any] = {}
+    for key, options in profile_sections(method):
+        profiles, _, scenarios = key.partition(":")
+        if profile in profiles.split(",") and (not scenarios or scenario in scenarios.split(",")):
+            (special if scenarios else general).update(options)
+    return general | special
+
+
+def profile_sections(method: type[Method]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The sections of a method and its bases, from the most general class to the method itself."""
+    for base in reversed(method.__mro__):
+        ours: Sections = {}
+        if base.__module__.startswith("fedchoir."):
+            ours = _read().get(vars(base).get("name", base.__name__), {})
+        yield from ours.items()
+        yield from vars(base).get("profiles", {}).items()
+
+
+@cache
+def _read() -> dict[str, Sections]:
+    return tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
