@@ -44,14 +44,9 @@ class Method:
     not be stored. Not inherited by a subclass with its own ``round`` or ``download``."""
     streams: ClassVar[Mapping[str, str]] = {}
     """Random-stream names of this method's actions, where they differ from the functions' names (`core.actions`)."""
-    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "paper": {"lr_schedule": "constant", "local_batch": 256, "public_batch": 512},
-        "official": {"weighting": "uniform", "local_weight_decay": 1e-5},
-        "official:office-caltech": {"test_split": "whole-folder"},
-        "official:office31": {"test_split": "whole-folder"},
-        "official:office-home": {"test_split": "whole-folder"},
-    }
-    """Options that a profile sets, for all scenarios or for one; a subclass adds to those of its base."""
+    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Options that a profile (``"paper"``) sets, or sets in one scenario (``"paper:digits"``). For plug-ins: the
+    methods of this package have theirs in ``experiments/profiles.toml``."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -81,15 +76,6 @@ class Method:
         if self.averages("after-local"):
             return "average = 'after-local': a round ends with the average; set average to before-local"
         return ""
-
-    @classmethod
-    def profile(cls, name: str, scenario: str) -> dict[str, Any]:
-        """The options that a profile sets for this method in a scenario."""
-        options: dict[str, Any] = {}
-        for key in (name, f"{name}:{scenario}"):
-            for base in reversed(cls.__mro__):
-                options |= vars(base).get("profiles", {}).get(key, {})
-        return options
 
     # -- what a method allows --------------------------------------------------------------------------------------
 
@@ -205,11 +191,6 @@ class PublicMethod(Method):
     """
 
     needs_public = True
-    profiles = {
-        "official": {"public_optimizer_lifetime": "batch", "passes": "two", "normalisation": "swapped"},
-        "official:office-caltech": {"public_batch": 128},
-        "official:office-home": {"public_epochs": 2, "public_batch": 176},
-    }
 
     def round(self, r: Round) -> Script:
         yield from self.public_phase(r)
