@@ -19,10 +19,12 @@ test-e2e: $(STAMP)  ## real SuperLink and SuperNode processes on 127.0.0.1, one 
 test-gpu: $(STAMP)  ## what needs a CUDA device; CI has none
 	$(BIN)/pytest -m gpu
 
-lint: $(STAMP)
+lint: $(STAMP)  ## style, types, import layers, vocabulary
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python tools/check_words.py
 
 install: $(STAMP)
 
