@@ -58,8 +58,8 @@ class Payload(Mapping[str, Tensor]):
         return len(self._tensors)
 
     def __repr__(self) -> str:
-        parts = [f"{n}={tuple(t.shape)}" for n, t in self.items()] + [f"{n}={v:g}" for n, v in self.scalars.items()]
-        return f"Payload({', '.join(parts)})"
+        fields = [f"{n}={tuple(t.shape)}" for n, t in self.items()] + [f"{n}={v:g}" for n, v in self.scalars.items()]
+        return f"Payload({', '.join(fields)})"
 
     @property
     def nbytes(self) -> int:

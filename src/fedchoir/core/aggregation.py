@@ -1,4 +1,4 @@
-"""Aggregators: how the server combines the clients' payloads.
+"""Aggregators: how the server aggregates the clients' payloads.
 
 An aggregator takes payloads one client at a time, in the order of the clients. The server then holds a running mean
 instead of K payloads, and the result does not depend on who replied first.

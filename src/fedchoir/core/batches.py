@@ -109,9 +109,8 @@ class PublicView:
             self._cache[batch] = self._compute(batch)
         if recolor is None:
             return self._cache[batch]
-        draw = generator(  # frozen stream name
-            self._seed, "public restyle", batch.round, batch.epoch, batch.index
-        )
+        stream = "public restyle"  # frozen stream name
+        draw = generator(self._seed, stream, batch.round, batch.epoch, batch.index)
         return recolored(self._cache[batch], recolor, draw, self._public.mean, self._public.std)
 
     def _compute(self, batch: PublicBatch) -> Tensor:

@@ -21,7 +21,7 @@ def check_secure(method: type[FederatedMethod], params: Any, clients: int) -> No
     if not why and params.robust != "mean":
         why = f"robust = {params.robust!r} compares individual payloads; set it to 'mean'"
     if not why and params.fraction < 1:
-        why = f"fraction = {params.fraction:g} changes the members of the sum from round to round; set it to 1"
+        why = f"fraction = {params.fraction:g} changes who is in the sum from round to round; set it to 1"
     if not why and clients < MIN_CLIENTS:
         why = f"{clients} clients are too few: from a sum of two, each knows the other's summand; use at least 3"
     if why:

@@ -90,7 +90,7 @@ def aggregate(
     fault: Callable[[Reply], str],
     defence: Callable[[Aggregator], Aggregator] = lambda aggregator: aggregator,
 ) -> Any:
-    """Check each reply (``fault`` says why one is unusable) and aggregate the others in the order of the clients.
+    """Check each reply (``fault`` returns why one is unusable) and aggregate the others in the order of the clients.
 
     Raises `QuorumError` when fewer than ``quorum`` of the clients (a share) sent a usable reply.
     """

@@ -106,8 +106,8 @@ def _flat(payloads: Payloads) -> Tensor:
 def _reduced(column: Sequence[Payload], reduce: Callable[[Tensor], Tensor]) -> Payload:
     tensors = {}
     for name, first in column[0].items():
-        combined = reduce(torch.stack([payload[name].double() for payload in column]))
-        tensors[name] = rounded(combined, first.dtype)
+        reduced = reduce(torch.stack([payload[name].double() for payload in column]))
+        tensors[name] = rounded(reduced, first.dtype)
     scalars = {
         name: float(reduce(torch.tensor([[p.scalars[name]] for p in column], dtype=torch.float64)))
         for name in column[0].scalars

@@ -70,13 +70,13 @@ class SecureExchange:
         """The mean of the clients' payloads, without seeing any single one."""
         weights = self._weights(exchange)
         failures = self._prepare_keys(clients, stats)
-        members = [k for k in clients if k in self._key_shares and all(w[k] > 0 for w in weights.values())]
-        for k in [k for k in clients if k not in members]:
+        participants = [k for k in clients if k in self._key_shares and all(w[k] > 0 for w in weights.values())]
+        for k in [k for k in clients if k not in participants]:
             self._leave_out(k, exchange, failures.get(k, "it has no weight in the mean"), stats)
-        self._require_quorum(len(members), max(MIN_CLIENTS, self._threshold), "sent keys for", exchange, clients, stats)
-        key_shares = {k: self._key_shares.pop(k) for k in members}
+        self._require_quorum(len(participants), max(MIN_CLIENTS, self._threshold), "sent keys for", exchange, clients, stats)
+        key_shares = {k: self._key_shares.pop(k) for k in participants}
         request = self._request(key_shares, weights)
-        masking = dict.fromkeys(members, request)
+        masking = dict.fromkeys(participants, request)
         stats.add_bytes(down=sum(map(_size, masking.values())))
         total = MaskedTotal()
         for reply in received(self._engine.execute(clients, actions, round_index, masking)):
@@ -86,8 +86,8 @@ class SecureExchange:
         self._require_quorum(len(total.sent), needed, "sent a usable payload for", exchange, clients, stats)
         words = self._unmask(total, key_shares, request, exchange, stats)
         shares = {name: sum(by[str(k)] for k in total.sent) for name, by in request["weights"].items()}
-        combined = unpack_mean(words, total.layout, lambda name: weight_of(shares, name), len(members))
-        return combined if exchange.batches else combined[0]
+        result = unpack_mean(words, total.layout, lambda name: weight_of(shares, name), len(participants))
+        return result if exchange.batches else result[0]
 
     def _weights(self, exchange: Exchange) -> dict[str, Sequence[float]]:
         weights = mean_weights(exchange.aggregator(), len(self._names))

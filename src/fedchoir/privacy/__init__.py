@@ -1,1 +1,1 @@
-"""Privacy beyond keeping data at home: sums that hide their summands, and noise with a proven bound."""
+"""Privacy: secure aggregation, and accounting for differential privacy."""

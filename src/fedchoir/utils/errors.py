@@ -1,4 +1,4 @@
-"""Errors that a user can put right: one line that says what is wrong and what would be right."""
+"""Errors that a user can correct: one line names what is wrong and what would be right."""
 
 
 class UsageError(ValueError):
