@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import tomli_w
 import torch
-from tests.contract.test_flower_contract import Courier, Gone, dying, on_flower
-from tests.helpers import events, numbers
+from tests.deploy.in_process import InProcessTransport, run_on_sites, stop_before
+from tests.helpers import Stop, events, numbers
 from tests.privacy.test_secure_sum import assert_uniform
 
 from fedchoir import Experiment, methods, run
@@ -51,8 +51,8 @@ def test_sites_hide_their_answers_and_the_numbers_are_the_local_ones(
     run(small(name, "local", **changes))
     seen: list[Envelope] = []
 
-    def listen(courier: Courier) -> None:
-        deliver = courier.deliver
+    def listen(transport: InProcessTransport) -> None:
+        deliver = transport.deliver
 
         def overheard(letters: Mapping[int, Envelope], within: float = 0.0) -> Iterator[tuple[int, Envelope | str]]:
             for k, answer in deliver(letters):
@@ -60,15 +60,15 @@ def test_sites_hide_their_answers_and_the_numbers_are_the_local_ones(
                 seen.append(answer)
                 yield k, answer
 
-        courier.deliver = overheard  # type: ignore[method-assign]
+        transport.deliver = overheard  # type: ignore[method-assign]
 
     flower = small(name, "flower", **changes)
-    result, courier = on_flower(flower, tmp_path / "sites", prepare=listen)
+    result, transport = run_on_sites(flower, tmp_path / "sites", change=listen)
     assert results(tmp_path / "local") == results(tmp_path / "flower")
-    assert result.messages == len(courier.sent)
+    assert result.messages == len(transport.sent)
     if name == "fccl+":
         # one a client and round, and the end of the last round; and two at the start for the keys
-        assert len(courier.sent) == 2 * 3 + 3 + 2 * 3
+        assert len(transport.sent) == 2 * 3 + 3 + 2 * 3
     parts = [letter.get(number) for letter in seen for number in letter.header.get("parts", [])]
     assert parts
     assert all(set(part) == {MASKED} and not part.scalars for part in parts)
@@ -78,21 +78,21 @@ def test_sites_hide_their_answers_and_the_numbers_are_the_local_ones(
 def test_a_site_that_is_away_and_comes_back(small: Callable[..., Experiment], tmp_path: Path) -> None:
     experiment = small("fccl+", rounds=4, secure=True, settings={"sync": "epoch"})
 
-    def trouble(courier: Courier) -> None:
+    def trouble(transport: InProcessTransport) -> None:
         def fails(client: int, header: dict[str, Any]) -> str:
             rounds = [item["round"] for item in header.get("work", [])]
             return "the scanner is on fire" if client == 1 and rounds and max(rounds) == 1 else ""
 
-        courier.trouble = fails
+        transport.fail = fails
 
-    _, courier = on_flower(experiment, tmp_path / "sites", prepare=trouble)
+    _, transport = run_on_sites(experiment, tmp_path / "sites", change=trouble)
     assert [[out["why"] for out in event["left_out"]] for event in events(experiment)] == [
         [],
         ["the scanner is on fire"],
         [],
         [],
     ]
-    asked = [(h["client"], h["confer"]["kind"]) for h in courier.sent if "confer" in h]
+    asked = [(h["client"], h["key_request"]["kind"]) for h in transport.sent if "key_request" in h]
     assert sorted(asked[6:8]) == [(0, "unmasking_shares"), (2, "unmasking_shares")]
     assert asked[8] == (1, "encryption_key")  # it may have lost its keys, so it is asked for all of them
 
@@ -108,17 +108,17 @@ def test_a_site_that_comes_late_makes_everyone_offer_keys_anew(
     experiment = small("fedmd", rounds=3, secure=True, scenario=str(folder), settings={"sync": "epoch"})
     late: dict[str, int] = {"rounds": 0}
 
-    def trouble(courier: Courier) -> None:
+    def trouble(transport: InProcessTransport) -> None:
         def fails(client: int, header: dict[str, Any]) -> str:
             late["rounds"] = max([late["rounds"], *(item["round"] for item in header.get("work", []))])
             return "not connected" if client == 3 and late["rounds"] < 1 else ""
 
-        courier.trouble = fails
+        transport.fail = fails
 
-    _, courier = on_flower(experiment, tmp_path / "sites", prepare=trouble)
+    _, transport = run_on_sites(experiment, tmp_path / "sites", change=trouble)
     outs = [{out["client"]: out["why"] for out in event["left_out"]} for event in results(tmp_path / "run")]
     assert outs == [{"d": "not connected"}, {"d": "not connected"}, {}]
-    offered = [header["client"] for header in courier.sent if header.get("confer", {}).get("kind") == "key_shares"]
+    offered = [header["client"] for header in transport.sent if header.get("key_request", {}).get("kind") == "key_shares"]
     assert sorted(offered) == [0, 0, 1, 1, 2, 2, 3]
 
 
@@ -130,9 +130,9 @@ def test_a_server_that_dies_goes_on_to_the_same_numbers(
     run(small("fccl+", "straight", **changes))
     broken = small("fccl+", "broken", **changes)
 
-    with pytest.raises(Gone):
-        on_flower(broken, tmp_path / "sites", prepare=dying(when))
-    on_flower(broken, tmp_path / "sites", resume=True)
+    with pytest.raises(Stop):
+        run_on_sites(broken, tmp_path / "sites", change=stop_before(when))
+    run_on_sites(broken, tmp_path / "sites", resume=True)
     assert results(tmp_path / "broken") == results(tmp_path / "straight")
 
 

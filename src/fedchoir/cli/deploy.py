@@ -74,8 +74,7 @@ def serve(
     from fedchoir.reporting.tables import rows, terminal_tables
 
     federation = read_federation(file)
-    result = serve_federation(federation, resume=resume, tell=tell, observers=[LogObserver(tell)], file=file)
-    assert result is not None
+    result = serve_federation(federation, resume=resume, log=tell, observers=[LogObserver(tell)], file=file)
     for table in terminal_tables(rows([result])):
         console.print(table)
     tell(f"files: {federation.out}/ (result.json, events.jsonl, checkpoint/)")
@@ -116,10 +115,11 @@ def node(
         raise UsageError(f"--data {data}: there is no such folder or .npz file")
     models.build(model, 2)
     site = LocalSite(
-        name, model, data.resolve(), (work or Path(f"work-{name}")).resolve(), public=public, data_root=data_root
-    )
+        name, model, data.resolve(), (work or Path(f"work-{name}")).resolve(), public=public, data_root=data_root,
+        device=device,
+    )  # fmt: skip
     options = NodeOptions(
-        server, ca=ca, key=key, insecure=insecure, limit=int(max_message_mb * 2**20), device=device,
+        server, ca=ca, key=key, insecure=insecure, limit=int(max_message_mb * 2**20),
         secure="strict" if secure is NodeSecure.strict else secure is not None, peers=peers,
     )  # fmt: skip
     Node(site, options, tell).run()
@@ -132,7 +132,7 @@ def check(file: File) -> None:
     """See whether a federation would run: keys, reachability, public sets, class names, models, disk."""
     _flower()
     from fedchoir.deploy.config import read_federation
-    from fedchoir.deploy.server import serve as serve_federation
+    from fedchoir.deploy.server import check_federation
 
-    serve_federation(read_federation(file), tell=tell, check_only=True)
+    check_federation(read_federation(file), log=tell)
     tell("all sites are there and agree: fedchoir serve can start")

@@ -1,164 +1,139 @@
-"""What happens at a site: a message comes, the client wakes up from its file, acts, and is put to sleep again."""
+"""Run a client at its site: load its state from disk, carry out one message, and save the state again."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from torch import Tensor
 
 from fedchoir import methods
 from fedchoir.core.actions import Exchange, perform
 from fedchoir.core.batches import PublicView
 from fedchoir.core.client import Client
+from fedchoir.core.eligibility import Secure
 from fedchoir.core.exchange import DeferredReport
-from fedchoir.core.settings import Settings
-from fedchoir.data.image.image_set import ImageSet
-from fedchoir.data.public import PublicSet
 from fedchoir.data.scenario import ClientData
-from fedchoir.engines.local.engine import new_client
-from fedchoir.engines.messages import (
-    MAX_BLOB,
-    Envelope,
-    MessageError,
-    pack_reply,
-    unpack_action,
-    unpack_task,
-)
+from fedchoir.deploy.site_data import LocalSite, SiteData
+from fedchoir.engines.local.client_factory import new_client
+from fedchoir.engines.messages import MAX_BLOB, Envelope, MessageError, pack_reply, unpack_action, unpack_task
 from fedchoir.methods.base import Method
 from fedchoir.payload import Payload, load_tensors, save_tensors
-from fedchoir.privacy.eligibility import Secure
 from fedchoir.privacy.secure_aggregation.client import FolderStore, SecureAggregationClient
 from fedchoir.privacy.secure_aggregation.peer_keys import Identity, UnverifiedPeers
-
-
-@dataclass(frozen=True)
-class SiteData:
-    """What a site holds, prepared as a federation's settings ask: labels count in the federation's classes."""
-
-    train: ImageSet
-    tests: Mapping[str, ImageSet]
-    public: PublicSet | None = None
-
-
-class Site(Protocol):
-    """An organisation: its name, its architecture and its data. None of it leaves but what a method declares."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def model(self) -> str: ...
-
-    @property
-    def device(self) -> torch.device: ...
-
-    @property
-    def precision(self) -> str: ...
-
-    def prepare(self, settings: Settings, classes: tuple[str, ...], public: Mapping[str, Any] | None) -> SiteData: ...
+from fedchoir.utils.devices import pick_device
+from fedchoir.utils.io import atomic_path, private_write
 
 
 @dataclass
-class Worker:
-    """Carries out messages at one site. Between two messages the client is a file, so a process may die any time."""
+class ClientWorker:
+    """Carries out messages at one site. Between two messages the client is only a file, so a process may die."""
 
-    site: Site
+    site: LocalSite
     folder: Path
     limit: int = MAX_BLOB
     identity: Identity = field(default_factory=UnverifiedPeers)
-    secure: Secure = False  # whether this site answers only in secure sums, or only in strict ones
+    secure: Secure = False
+    log: Callable[[str], None] = lambda line: None
     seconds: dict[str, float] = field(default_factory=dict)
 
-    def act(self, text: str, blobs: list[bytes]) -> Envelope:
-        """Do what a message says and answer it. State is kept only if all of it could be done."""
-        letter = Envelope.read(text, blobs, self.limit)
-        header = letter.header
-        if "confer" in header:
-            return Envelope({"keys": self._desk(header).exchange_keys(header["confer"])})
-        self._check_veil(header)
+    def handle(self, text: str, blobs: list[bytes]) -> Envelope:
+        """Carry out a message and return the reply. The new state is saved only if all of it succeeded."""
+        request = Envelope.read(text, blobs, self.limit)
+        header = request.header
+        if "key_request" in header:
+            self.log("secure aggregation: received a request about keys")
+            return Envelope({"keys": self._secure_aggregation(header).exchange_keys(header["key_request"])})
+        self._check_masking(header)
+        round_number = int(header["work"][-1]["round"]) + 1
+        names = [item.get("name", "evaluate") for item in header["work"]]
+        self.log(f"round {round_number}: received {', '.join(names)} ({request.size / 1e6:.2f} MB)")
+        reply = self._carry_out(request)
+        self.log(f"round {round_number}: sends {len(reply.blobs)} payloads ({reply.size / 1e6:.2f} MB)")
+        return reply
+
+    def _carry_out(self, request: Envelope) -> Envelope:
+        header = request.header
         self.seconds = {"public": 0.0, "local": 0.0, "evaluate": 0.0}
         method, data = self._prepare(header)
-        client = self._wake(method, data, header)
-        parts: list[Payload] = []
-        news: dict[int, DeferredReport] = {}
+        client = self._load_client(method, data, header)
+        payloads: list[Payload] = []
+        deferred: dict[int, DeferredReport] = {}
         for number, item in enumerate(header["work"]):
             client.begin(int(item["round"]))
             row = None
             if "name" in item:
-                parts = self._perform(client, letter, item, method)
+                payloads = self._perform(client, request, item, method)
             else:
-                row = self._evaluate(client, letter, item, method, data)
+                row = self._evaluate(client, request, item, method, data)
             last = number + 1 == len(header["work"])
             if row is not None or last or int(header["work"][number + 1]["round"]) != client.round:
-                before = news.get(client.round, DeferredReport())
-                news[client.round] = DeferredReport({**before.report, **client.report()}, row or before.row)
+                before = deferred.get(client.round, DeferredReport())
+                deferred[client.round] = DeferredReport({**before.report, **client.report()}, row or before.row)
         keys: dict[str, Any] = {}
-        if "veil" in header:
-            parts, keys = self._desk(header).hide(parts, header["veil"])
-        reply = pack_reply(parts, news, self.seconds, keys)
+        if "masking" in header:
+            payloads, keys = self._secure_aggregation(header).mask_payloads(payloads, header["masking"])
+        reply = pack_reply(payloads, deferred, self.seconds, keys)
         if reply.size > self.limit:
-            raise MessageError(f"the answer has {reply.size} bytes, and {self.limit} are allowed")
-        self._sleep(client, header)
+            raise MessageError(f"the reply has {reply.size} bytes, and {self.limit} are allowed")
+        self._save_client(client, header)
         return reply
 
-    def _desk(self, header: Mapping[str, Any]) -> SecureAggregationClient:
-        """Where this site's keys for secure sums lie."""
-        store = FolderStore(self._home(header) / "sums")
+    def _secure_aggregation(self, header: Mapping[str, Any]) -> SecureAggregationClient:
+        """This site's keys for secure aggregation in one run."""
+        store = FolderStore(self._run_folder(header) / "sums")
         return SecureAggregationClient(int(header["client"]), store, self.identity, str(header["run"]))
 
-    def _check_veil(self, header: Mapping[str, Any]) -> None:
-        """Whether this site may say what it is asked for: not every site says it without a veil."""
+    def _check_masking(self, header: Mapping[str, Any]) -> None:
+        """Refuse an exchange without the secure aggregation that this site requires."""
         if not self.secure or not any(item.get("kind") == "exchange" for item in header["work"]):
             return
-        masking_request = header.get("veil")
-        if masking_request is None or (self.secure == "strict" and masking_request.get("strict") is not True):
+        masking = header.get("masking")
+        if masking is None or (self.secure == "strict" and masking.get("strict") is not True):
             kind = "strict secure" if self.secure == "strict" else "secure"
-            raise MessageError(f"{self.site.name} answers only in {kind} sums, and the server asks without one")
+            raise MessageError(f"{self.site.name} requires {kind} aggregation, and the server asks without it")
 
     def _prepare(self, header: Mapping[str, Any]) -> tuple[Method, SiteData]:
         plan = header["plan"]
         cls = methods.get(plan["method"])
         params = cls.Params(**plan["settings"])
-        task = unpack_task(plan["task"])
-        card = task.clients[int(header["client"])]
-        if (card.name, card.model) != (self.site.name, self.site.model):
+        spec = unpack_task(plan["task"])
+        info = spec.clients[int(header["client"])]
+        if (info.name, info.model) != (self.site.name, self.site.model):
             raise MessageError(
-                f"this is {self.site.name} with {self.site.model}, not {card.name} with {card.model}: the message is "
+                f"this is {self.site.name} with {self.site.model}, not {info.name} with {info.model}: the message is "
                 "for another site"
             )
-        data = self.site.prepare(params, task.classes, plan["public"])
-        method = cls(params, task)
+        data = self.site.prepare(params, spec.classes, plan["public"])
+        method = cls(params, spec)
         if plan["public"] is not None and (data.public is None or data.public.digest != plan["public"]["digest"]):
             raise MessageError("the public set here is not the federation's: its digest differs")
         return method, data
 
-    def _perform(self, client: Client, letter: Envelope, item: Mapping[str, Any], method: Method) -> list[Payload]:
-        action = unpack_action(letter, item, method)
+    def _perform(self, client: Client, request: Envelope, item: Mapping[str, Any], method: Method) -> list[Payload]:
+        action = unpack_action(request, item, method)
         with self._timed("public" if action.batches else "local"):
-            parts = perform(client, action)
-        return parts if isinstance(action, Exchange) else []
+            payloads = perform(client, action)
+        return payloads if isinstance(action, Exchange) else []
 
     def _evaluate(
-        self, client: Client, letter: Envelope, item: Mapping[str, Any], method: Method, data: SiteData
+        self, client: Client, request: Envelope, item: Mapping[str, Any], method: Method, data: SiteData
     ) -> list[float]:
-        """Accuracies on the site's own test sets: of its own model, or of the one model that came along."""
+        """Accuracies on the site's own test sets: of its own model, or of the weights in the message."""
         tests = [test.to(client.device) for test in data.tests.values()]
         with self._timed("evaluate"):
             if item["evaluate"] is None:
                 return method.evaluate(client, tests)
             own = client.snapshot()
-            client.model.load_state_dict(letter.get(item["evaluate"]).under("weights"))
+            client.model.load_state_dict(request.get(item["evaluate"]).under("weights"))
             row = method.evaluate(client, tests)
             client.model.load_state_dict(own)
             return row
@@ -171,65 +146,57 @@ class Worker:
 
     # -- state between two messages --------------------------------------------------------------------------------
 
-    def _wake(self, method: Method, data: SiteData, header: Mapping[str, Any]) -> Client:
-        """The client as it was after the message that the server counts as its last one."""
-        task, index = method.task, int(header["client"])
-        device = self.site.device
+    def _load_client(self, method: Method, data: SiteData, header: Mapping[str, Any]) -> Client:
+        """The client in its state after message ``base``, the last one that the server got a reply to."""
+        spec, index = method.spec, int(header["client"])
+        device = pick_device(self.site.device)
         view = None
         if data.public is not None:
-            view = PublicView(data.public, seed=task.seed, kind=method.params.public_augment, device=device)
+            view = PublicView(data.public, seed=spec.seed, kind=method.params.public_augment, device=device)
         private = ClientData(self.site.name, data.train, self.site.name)
         client = new_client(method, index, private, view, device=device, precision=self.site.precision)
         client.secret = self._secret()
         base = int(header["base"])
         if base:
-            path = self._path(header, base)
+            path = self._state_path(header, base)
             if not path.exists():
                 raise MessageError(
                     f"{self.site.name} has no state after message {base} of this run: was its --work folder lost?"
                 )
             flat = load_tensors(path)
-            told = json.loads(bytes(flat.pop("about").tolist()))
-            client.round, client.phase = int(told["round"]), str(told["phase"])
+            about = json.loads(bytes(flat.pop("about").tolist()))
+            client.round, client.phase = int(about["round"]), str(about["phase"])
             client.load(flat)
         return client
 
     def _secret(self) -> str:
-        """Random, made once, and known to nobody but this site: the noise of differential privacy hangs on it."""
+        """A random value that only this site knows: it seeds the noise of differential privacy."""
         path = self.folder / "secret"
         if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-                file.write(secrets.token_hex(32))
+            private_write(path, secrets.token_hex(32))
         return path.read_text()
 
-    def _sleep(self, client: Client, header: Mapping[str, Any]) -> None:
-        """Write the state after this message, whole or not at all; forget those that nobody can ask for any more."""
-        path = self._path(header, int(header["serial"]))
-        flat: dict[str, Tensor] = client.state()
-        told = json.dumps({"round": client.round, "phase": client.phase}).encode()
-        part = path.with_suffix(".part")
+    def _save_client(self, client: Client, header: Mapping[str, Any]) -> None:
+        """Write the state after this message, and delete those that the server cannot ask for any more."""
+        path = self._state_path(header, int(header["serial"]))
+        about = json.dumps({"round": client.round, "phase": client.phase}).encode()
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            save_tensors(part, {**flat, "about": torch.tensor(list(told), dtype=torch.uint8)})
-            with part.open("rb") as file:
-                os.fsync(file.fileno())
-            part.replace(path)
+            with atomic_path(path) as part:
+                save_tensors(part, {**client.state(), "about": torch.tensor(list(about), dtype=torch.uint8)})
         except (OSError, SafetensorError) as error:
-            part.unlink(missing_ok=True)  # half a state only takes space that the next one needs
             raise MessageError(
-                f"{self.site.name} could not write its state to {path.parent}: {error}; it stays as it was before this "
-                "message"
+                f"{self.site.name} could not write its state to {path.parent}: {error}; its state before this message "
+                "is intact"
             ) from None
-        wanted = {path, *(self._path(header, int(n)) for n in (*header["keep"], header["base"]))}
-        for old in path.parent.glob("state-*.safetensors"):
+        wanted = {path, *(self._state_path(header, int(n)) for n in (*header["keep"], header["base"]))}
+        for old in path.parent.glob("state-*"):
             if old not in wanted:
                 old.unlink(missing_ok=True)
 
-    def _path(self, header: Mapping[str, Any], serial: int) -> Path:
-        return self._home(header) / f"state-{serial:08d}.safetensors"
+    def _state_path(self, header: Mapping[str, Any], serial: int) -> Path:
+        return self._run_folder(header) / f"state-{serial:08d}.safetensors"
 
-    def _home(self, header: Mapping[str, Any]) -> Path:
+    def _run_folder(self, header: Mapping[str, Any]) -> Path:
         run = str(header["run"])
         if not re.fullmatch(r"[0-9a-f]{8,64}", run):
             raise MessageError(f"{run!r} is not the name of a run")

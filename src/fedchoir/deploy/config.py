@@ -1,35 +1,33 @@
-"""FEDERATION.toml: what the sites have agreed on, and who they are."""
+"""FEDERATION.toml: what the sites have agreed on, and who takes part."""
 
 from __future__ import annotations
 
-import tomllib
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from fedchoir import methods
+from fedchoir.core.eligibility import Secure, check_secure
 from fedchoir.data.options import DataOptions
 from fedchoir.deploy.keys import NAME
-from fedchoir.experiments.config import Experiment, Plan, one_line
-from fedchoir.privacy.eligibility import Secure, check_secure
+from fedchoir.experiments.config import Experiment, Plan, make_params
 from fedchoir.utils.errors import UsageError
+from fedchoir.utils.io import read_toml
+from fedchoir.utils.options import one_line
 
-OWN = "own"  # the column of results: each site is tested on its own data
-SIMULATED = {field.name for field in fields(DataOptions)} - {"image_size"}
-"""Settings that say how a scenario's images are dealt out."""
+OWN = "own"  # name of the only test set in the results: each site tests on its own data
 
 
 class SiteEntry(BaseModel):
-    """One site, as the server knows it beforehand."""
+    """One site, as the server's file describes it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(description="the site's name; its node is started with --name NAME")
     key: Path | None = Field(None, description="the site's public key, NAME.pub")
     model: str | None = Field(None, description="its architecture; needed only if the run may start without the site")
-    revoked: bool = Field(False, description="its key is not accepted any more; the run goes on without it")
+    revoked: bool = Field(False, description="its key is no longer accepted; the run continues without it")
 
     @field_validator("name")
     @classmethod
@@ -40,30 +38,30 @@ class SiteEntry(BaseModel):
 
 
 class FederationFile(BaseModel):
-    """A federation: the experiment, the server and the sites. Paths count from the folder of the file."""
+    """A federation: the experiment, the server and the sites. Paths are relative to the folder of the file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     method: str = Field(description="name of a method (fedchoir list methods)")
     public: str | None = Field(None, description="name of the public set, or a file that every site has")
     rounds: int = Field(10, ge=1, description="communication rounds")
-    seed: int = Field(0, ge=0, description="every draw is derived from it")
+    seed: int = Field(0, ge=0, description="all random draws are derived from it")
     profile: Literal["fixed", "paper", "official"] = Field("fixed", description="how ambiguities are settled")
     quorum: float = Field(0.5, gt=0, le=1, description="share of the sites that an exchange needs")
     secure: Secure = Field(
-        False, description="true: the server sees only means of answers; strict: even if it lies about who answered"
+        False, description="true: the server sees only means of payloads; strict: even if it lies about who replied"
     )
-    classes: tuple[str, ...] | None = Field(None, description="class names; default: those that all sites have")
+    classes: tuple[str, ...] | None = Field(None, description="class names; default: those of the sites")
     out: Path = Field(Path("run"), description="folder of the run")
     settings: dict[str, Any] = Field(default_factory=dict, description="options of the method")
 
     address: str = Field("0.0.0.0:8000", description="where the server listens")
-    insecure: bool = Field(False, description="no TLS and no keys: only to rehearse on one machine")
+    insecure: bool = Field(False, description="no TLS and no keys: only for tests on one machine")
     ca: Path = Field(Path("keys/ca.crt"), description="certificate of the authority")
     certificate: Path = Field(Path("keys/server.crt"), description="certificate of the server")
     key: Path = Field(Path("keys/server.key"), description="private key of the server")
     wait: float = Field(600, gt=0, description="seconds to wait for sites before the first round")
-    deadline: float = Field(3600, gt=0, description="seconds that a site has for an answer")
+    deadline: float = Field(3600, gt=0, description="seconds that a site has for a reply")
     max_message_mb: float = Field(512, gt=0, description="larger messages are refused unread")
     sites: tuple[SiteEntry, ...] = Field(description="who takes part")
 
@@ -81,12 +79,9 @@ class FederationFile(BaseModel):
     def plan(self) -> Plan:
         """The experiment with nothing left open."""
         method = methods.get(self.method)
-        try:
-            params = method.Params(**{**method.profile(self.profile, "federation"), **self.settings})
-        except ValidationError as error:
-            raise UsageError(one_line(error, method.Params, f" of {self.method}")) from None
-        if foreign := sorted(SIMULATED & set(self.settings)):
-            raise UsageError(f"{foreign[0]} is not possible in a federation: its sites bring data of their own")
+        params = make_params(method, None, self.profile, self.settings)
+        if simulation_only := sorted((set(DataOptions.model_fields) - {"image_size"}) & set(self.settings)):
+            raise UsageError(f"{simulation_only[0]} is not possible in a federation: its sites have their own data")
         if method.needs_public and self.public is None:
             raise UsageError(f"public is missing: {self.method} needs a public set that every site has")
         if self.secure:
@@ -95,38 +90,35 @@ class FederationFile(BaseModel):
             method=self.method, scenario="federation", public=self.public, rounds=self.rounds, seed=self.seed,
             profile=self.profile, quorum=self.quorum, secure=self.secure, out=self.out, settings=self.settings,
         )  # fmt: skip
-        models = tuple(site.model or "?" for site in self.sites)
-        public = self.public if method.needs_public else None
         return Plan(
-            experiment=experiment, params=params, models=models, rounds=self.rounds, public=public, out=self.out
+            experiment=experiment,
+            params=params,
+            models=tuple(site.model or "?" for site in self.sites),
+            rounds=self.rounds,
+            public=self.public if method.needs_public else None,
+            out=self.out,
         )
 
 
 def read_federation(path: Path) -> FederationFile:
-    """The file, its paths made absolute; or one line that says what is wrong."""
+    """Read the file and make its paths absolute; a `UsageError` names what is wrong."""
     try:
-        values = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is not valid TOML: {error}") from None
-    try:
-        federation = FederationFile(**values)
+        federation = FederationFile(**read_toml(path))
     except ValidationError as error:
-        raise UsageError(f"{path}: {_where(error)}") from None
-    home = path.resolve().parent
-    sites = tuple(site.model_copy(update={"key": home / site.key if site.key else None}) for site in federation.sites)
-    paths = {name: home / getattr(federation, name) for name in ("out", "ca", "certificate", "key")}
-    federation = federation.model_copy(update={**paths, "sites": sites})
-    if lost := [site.name for site in sites if site.revoked and site.model is None]:
-        raise UsageError(f"{path}: site {lost[0]} is revoked: give it the model it had, so that the others can go on")
-    if not federation.insecure and (unkeyed := [site.name for site in sites if site.key is None]):
-        raise UsageError(f"{path}: site {unkeyed[0]} has no key; fedchoir keys --site {unkeyed[0]} makes one")
-    return federation
+        raise UsageError(f"{path}: {_describe(error)}") from None
+    folder = path.resolve().parent
+    sites = tuple(site.model_copy(update={"key": folder / site.key if site.key else None}) for site in federation.sites)
+    paths = {name: folder / getattr(federation, name) for name in ("out", "ca", "certificate", "key")}
+    for site in sites:
+        if site.revoked and site.model is None:
+            raise UsageError(f"{path}: site {site.name} is revoked: give the model it had, so that others can continue")
+        if not federation.insecure and site.key is None:
+            raise UsageError(f"{path}: site {site.name} has no key; fedchoir keys --site {site.name} creates one")
+    return federation.model_copy(update={**paths, "sites": sites})
 
 
-def _where(error: ValidationError) -> str:
+def _describe(error: ValidationError) -> str:
     first = error.errors()[0]
     if first["loc"][:1] == ("sites",) and len(first["loc"]) > 2:
         return f"site {int(first['loc'][1]) + 1}: {first['loc'][2]}: {first['msg']}"
-    return one_line(error, FederationFile, "")
+    return one_line(error, FederationFile)

@@ -1,8 +1,8 @@
-"""The server's side: it packs what clients are to do into as few messages as possible and reads what comes back.
+"""The engine for clients at real sites: it packs work into as few messages as possible and reads the replies.
 
-A client's state is always the one after its last *acknowledged* message. Who fails, hangs or is not there is left out
-of the exchange; when it comes back, it first does the steps that it missed in this round and the last one (and in round
-0, where a method may open).
+A client's state is the one after its last *acknowledged* message. A client that fails, hangs or is not connected is
+left out of the exchange. When it returns, it first runs the steps that it missed in this round and the last one (and
+in round 0, which may contain the method's setup).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
@@ -20,32 +19,30 @@ from torch import Tensor
 from fedchoir.core.actions import Action, Exchange
 from fedchoir.core.exchange import Reply
 from fedchoir.core.federation_spec import ClientInfo
+from fedchoir.engines.local.client_factory import new_modules
 from fedchoir.engines.messages import Envelope, MessageError, pack_action, pack_task, unpack_action, unpack_reply
 from fedchoir.methods.base import Method
-from fedchoir.models import build
 from fedchoir.payload import Payload, state_payload
-from fedchoir.privacy.dp import without_batchnorm
 from fedchoir.utils.errors import UsageError
-from fedchoir.utils.rng import seeded
 
-KEYS = 60.0  # seconds for an answer about keys: it takes no work, so who is silent for so long is not there
+KEY_SECONDS = 60.0  # deadline of messages about keys: replying to one takes a site no training
 
 
 class Transport(Protocol):
-    """Carries letters to sites and brings their answers."""
+    """Carries envelopes to sites and returns their replies."""
 
-    def arrivals(self, cards: tuple[ClientInfo, ...]) -> tuple[ClientInfo, ...]:
-        """The cards of all sites, with those of sites that have just come."""
+    def update_clients(self, clients: tuple[ClientInfo, ...]) -> tuple[ClientInfo, ...]:
+        """The same clients, with the information of sites that joined since the last call."""
 
     def deliver(
-        self, letters: Mapping[int, Envelope], within: float = math.inf
+        self, envelopes: Mapping[int, Envelope], within: float = math.inf
     ) -> Iterator[tuple[int, Envelope | str]]:
-        """One answer for each letter, as they come: a letter, or why there is none (in so many seconds)."""
+        """Yield (client, reply) as replies arrive; a string is the reason why there is none within the seconds."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """Something that a client is to do in a round: an action, or an evaluation (of the weights given, or its own)."""
+    """One thing for a client to do: an action, or an evaluation (of the weights given, or of its own model)."""
 
     round: int
     action: Action | None = None
@@ -53,26 +50,22 @@ class Work:
 
 
 class FlowerEngine:
-    """Runs a method's actions on clients that are elsewhere. It lets the end of a round wait for the next message."""
+    """Runs a method's actions on clients at other sites. The end of a round waits for the next message."""
 
-    def __init__(self, method: Method, post: Transport, *, run: str, public: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, method: Method, transport: Transport, *, run: str, public: Mapping[str, Any] | None = None
+    ) -> None:
         self.method = method
         self.seconds = {"public": 0.0, "local": 0.0, "evaluate": 0.0}
-        self._post = post
-        self._run = run
-        self._public = public
-        everyone = range(len(method.task.clients))
-        self._waiting: dict[int, list[Work]] = {k: [] for k in everyone}
-        self._heads = dict.fromkeys(everyone, 0)  # the last message that each client has acknowledged
-        self._saved = [dict(self._heads)]  # the same at the last two checkpoints
+        self._transport, self._run, self._public = transport, run, public
+        clients = range(len(method.spec.clients))
+        self._queues: dict[int, list[Work]] = {k: [] for k in clients}
+        self._acknowledged = dict.fromkeys(clients, 0)  # serial of the last message that each client replied to
+        self._saved = [dict(self._acknowledged)]  # the same at the last two checkpoints
         self._serial = 0
         self._shapes: dict[str, Tensor] | None = None
 
-    @property
-    def _names(self) -> list[str]:
-        return [card.name for card in self.method.task.clients]
-
-    # -- asking ----------------------------------------------------------------------------------------------------
+    # -- messages --------------------------------------------------------------------------------------------------
 
     def execute(
         self,
@@ -81,171 +74,169 @@ class FlowerEngine:
         round_index: int,
         masking: Mapping[int, Mapping[str, Any]] | None = None,
     ) -> Iterator[Reply]:
-        """One message to each client: what waits for it, then these actions. Where answers are hidden in a sum, those
-        without a veil are not asked: they have missed it."""
+        """Send one message to each client: its queue, then these actions. With ``masking`` (secure aggregation), a
+        client without a masking request is not asked: it has missed the exchange."""
         new = [Work(round_index, action) for action in actions]
         work = {k: [*self._due(k, round_index), *new] for k in clients}
         if masking is not None:
             for k in clients:
                 if k not in masking:
-                    self._missed(k, work.pop(k))
+                    self._requeue_steps(k, work.pop(k))
         return self._send(work, masking or {})
 
     def exchange_keys(self, requests: Mapping[int, Mapping[str, Any]]) -> Iterator[Reply]:
-        """Words about keys. No client's state changes by them."""
-        self._look_around()
-        letters = {k: Envelope({"run": self._run, "client": k, "confer": told}) for k, told in requests.items()}
-        for k, answer in self._post.deliver(letters, within=KEYS):
-            if isinstance(answer, str):
-                yield Reply(k, error=answer)
-            else:
-                keys = answer.header.get("keys")
-                yield Reply(k, keys=keys if isinstance(keys, dict) else {})
+        """Send messages about keys. They do not change a client's state."""
+        self._update_clients()
+        envelopes = {k: Envelope({"run": self._run, "client": k, "key_request": r}) for k, r in requests.items()}
+        for k, reply in self._transport.deliver(envelopes, within=KEY_SECONDS):
+            yield Reply(k, error=reply) if isinstance(reply, str) else Reply(k, keys=_keys(reply))
 
     def defer(self, clients: Sequence[int], actions: Sequence[Action], round_index: int) -> None:
         for k in clients:
-            self._waiting[k] += [Work(round_index, action) for action in actions]
+            self._queues[k] += [Work(round_index, action) for action in actions]
 
     def defer_evaluation(self, round_index: int, weights: dict[str, Tensor] | None) -> None:
         payload = None if weights is None else state_payload("weights", weights)
-        for waiting in self._waiting.values():
-            waiting.append(Work(round_index, weights=payload))
+        for queue in self._queues.values():
+            queue.append(Work(round_index, weights=payload))
 
     def flush(self, round_index: int) -> Iterator[Reply]:
-        due = {k: self._due(k, round_index) for k in self._waiting}
+        due = {k: self._due(k, round_index) for k in self._queues}
         return self._send({k: work for k, work in due.items() if work})
 
     def evaluate(self, weights: dict[str, Tensor] | None) -> list[list[float]]:
-        """Accuracies now, for whoever does not want to wait for them."""
+        """Accuracies of all clients, at once instead of with the next message."""
         self.defer_evaluation(0, weights)
-        rows = {reply.client: list(reply.news[0].row or []) for reply in self.flush(0) if 0 in reply.news}
-        return [rows.get(k, []) for k in range(len(self.method.task.clients))]
+        rows = {reply.client: list(reply.deferred[0].row or []) for reply in self.flush(0) if 0 in reply.deferred}
+        return [rows.get(k, []) for k in self._queues]
 
-    def _look_around(self) -> None:
-        """Take note of sites that have just come."""
-        task = self.method.task
-        cards = self._post.arrivals(task.clients)
-        if cards != task.clients:
-            self.method.task = replace(task, clients=cards)
+    def _update_clients(self) -> None:
+        spec = self.method.spec
+        clients = self._transport.update_clients(spec.clients)
+        if clients != spec.clients:
+            self.method.spec = replace(spec, clients=clients)
 
     def _send(
-        self, work: Mapping[int, list[Work]], masking: Mapping[int, Mapping[str, Any]] = MappingProxyType({})
+        self, work: Mapping[int, list[Work]], masking: Mapping[int, Mapping[str, Any]] | None = None
     ) -> Iterator[Reply]:
-        self._look_around()
+        self._update_clients()
         self._serial += 1
         serial = self._serial
-        packed: dict[int, bytes] = {}  # what all hear is packed once
-        letters = {k: self._letter(k, items, serial, packed) for k, items in work.items()}
-        for k, masking_request in masking.items():
-            letters[k].header["veil"] = masking_request
-        for k, answer in self._post.deliver(letters):
+        packed: dict[int, bytes] = {}  # a payload that several clients receive is serialised once
+        envelopes = {k: self._envelope(k, items, packed) for k, items in work.items()}
+        for k, request in (masking or {}).items():
+            envelopes[k].header["masking"] = request
+        for k, answer in self._transport.deliver(envelopes):
             reply = self._reply(k, answer)
             if reply.error:
-                self._missed(k, work[k])
+                self._requeue_steps(k, work[k])
             else:
-                self._heads[k] = serial
-                self._waiting[k] = []
+                self._acknowledged[k] = serial
+                self._queues[k] = []
             yield reply
 
-    def _letter(self, client: int, work: Sequence[Work], serial: int, packed: dict[int, bytes]) -> Envelope:
-        letter = Envelope(
+    def _envelope(self, client: int, work: Sequence[Work], packed: dict[int, bytes]) -> Envelope:
+        method = self.method
+        envelope = Envelope(
             {
                 "run": self._run,
                 "client": client,
-                "serial": serial,
-                "base": self._heads[client],
+                "serial": self._serial,
+                "base": self._acknowledged[client],
                 "keep": sorted({saved[client] for saved in self._saved}),
-                "plan": self._plan(),
+                "plan": {
+                    "method": method.name,
+                    "settings": method.params.model_dump(mode="json"),
+                    "task": pack_task(method.spec),
+                    "public": self._public,
+                },
             },
             shared=packed,
         )
-        letter.header["work"] = _pack_work(letter, work, client)
-        return letter
+        envelope.header["work"] = _pack_work(envelope, work, client)
+        return envelope
 
-    def _plan(self) -> dict[str, Any]:
-        method = self.method
-        return {
-            "method": method.name,
-            "settings": method.params.model_dump(mode="json"),
-            "task": pack_task(method.task),
-            "public": self._public,
-        }
-
-    def _reply(self, client: int, answer: Envelope | str) -> Reply:
-        if isinstance(answer, str):
-            return Reply(client, error=answer)
+    def _reply(self, client: int, reply: Envelope | str) -> Reply:
+        if isinstance(reply, str):
+            return Reply(client, error=reply)
         try:
-            parts, news, seconds = unpack_reply(answer)
+            payloads, deferred, seconds = unpack_reply(reply)
         except MessageError as error:
             return Reply(client, error=str(error))
         for phase, value in seconds.items():
             if phase in self.seconds:
                 self.seconds[phase] += value
-        keys = answer.header.get("keys")
-        return Reply(client, parts, news=news, keys=keys if isinstance(keys, dict) else {})
+        return Reply(client, payloads, deferred=deferred, keys=_keys(reply))
 
-    def _missed(self, client: int, work: Sequence[Work]) -> None:
-        """Keep what a client must still do before it can take part again: its steps, but not what nobody hears."""
+    def _requeue_steps(self, client: int, work: Sequence[Work]) -> None:
+        """Queue the steps that a client missed. Exchanges and evaluations that it missed are dropped."""
         steps = [item for item in work if item.action is not None and not isinstance(item.action, Exchange)]
-        self._waiting[client] = steps
+        self._queues[client] = steps
 
     def _due(self, client: int, round_index: int) -> list[Work]:
-        """What waits for a client. Rounds that it missed whole are left out, but for the first, where methods open."""
-        due = [item for item in self._waiting[client] if item.round == 0 or item.round >= round_index - 1]
-        self._waiting[client] = due
+        """A client's queue without the rounds that it missed entirely, except round 0 (setup)."""
+        due = [item for item in self._queues[client] if item.round == 0 or item.round >= round_index - 1]
+        self._queues[client] = due
         return due
 
-    # -- state -----------------------------------------------------------------------------------------------------
+    # -- checkpoints -----------------------------------------------------------------------------------------------
 
     def states(self) -> Iterator[tuple[str, dict[str, Tensor] | None]]:
-        """Where everyone stands, and what waits to be sent. The models are at the sites."""
-        self._saved = [self._saved[-1], dict(self._heads)]
-        letter = Envelope({"run": self._run, "names": self._names, "serial": self._serial, "heads": self._heads})
-        letter.header["waiting"] = {k: _pack_work(letter, work, k) for k, work in self._waiting.items()}
-        blobs = [letter.text().encode(), *letter.blobs]
+        """The acknowledged serials and the queues. Models stay at the sites."""
+        self._saved = [self._saved[-1], dict(self._acknowledged)]
+        header = {"run": self._run, "names": self._names, "serial": self._serial, "acknowledged": self._acknowledged}
+        envelope = Envelope(header)
+        envelope.header["queues"] = {k: _pack_work(envelope, work, k) for k, work in self._queues.items()}
+        blobs = [envelope.text().encode(), *envelope.blobs]
         yield "flower", {f"{n:06d}": torch.frombuffer(bytearray(raw), dtype=torch.uint8) for n, raw in enumerate(blobs)}
 
     def saved(self, read: Callable[[str], dict[str, Tensor]]) -> None:
-        pass  # all of it is written every time
+        pass  # `states` writes everything each time
 
     def load(self, read: Callable[[str], dict[str, Tensor]]) -> None:
-        header, *blobs = [t.numpy().tobytes() for _, t in sorted(read("flower").items())]
-        letter = Envelope(json.loads(header), blobs)
-        if letter.header["names"] != self._names:
-            before, now = ", ".join(letter.header["names"]), ", ".join(self._names)
+        text, *blobs = [t.numpy().tobytes() for _, t in sorted(read("flower").items())]
+        envelope = Envelope(json.loads(text), blobs)
+        header = envelope.header
+        if header["names"] != self._names:
+            before, now = ", ".join(header["names"]), ", ".join(self._names)
             raise UsageError(f"cannot resume: the sites were {before} and are now {now}; revoked = true locks one out")
-        self._run, self._serial = letter.header["run"], int(letter.header["serial"])
-        self._heads = {int(k): int(n) for k, n in letter.header["heads"].items()}
-        self._saved = [dict(self._heads)]
-        self._waiting = {int(k): self._unpack(letter, work) for k, work in letter.header["waiting"].items()}
+        self._run, self._serial = header["run"], int(header["serial"])
+        self._acknowledged = {int(k): int(n) for k, n in header["acknowledged"].items()}
+        self._saved = [dict(self._acknowledged)]
+        self._queues = {int(k): self._unpack_work(envelope, work) for k, work in header["queues"].items()}
 
-    def _unpack(self, letter: Envelope, packed: Sequence[Mapping[str, Any]]) -> list[Work]:
+    def _unpack_work(self, envelope: Envelope, packed: Sequence[Mapping[str, Any]]) -> list[Work]:
         work = []
         for item in packed:
             if "name" in item:
-                work.append(Work(item["round"], unpack_action(letter, item, self.method)))
+                work.append(Work(item["round"], unpack_action(envelope, item, self.method)))
             else:
-                weights = None if item["evaluate"] is None else letter.get(item["evaluate"])
+                weights = None if item["evaluate"] is None else envelope.get(item["evaluate"])
                 work.append(Work(item["round"], weights=weights))
         return work
 
+    @property
+    def _names(self) -> list[str]:
+        return [client.name for client in self.method.spec.clients]
+
     def model_shapes(self) -> dict[str, Tensor]:
-        """The state of the shared architecture, for checking weights that arrive."""
+        """State dict of the shared architecture, to check the weights that arrive."""
         if self._shapes is None:
-            task = self.method.task
-            with seeded(task.seed, "shapes"):
-                model = build(task.clients[0].model, len(task.classes), image_size=task.image_size)
-            if self.method.params.dp_noise:
-                without_batchnorm(model)
-            self._shapes = dict(model.state_dict())
+            self._shapes = new_modules(self.method, 0).model.state_dict()
         return self._shapes
 
 
-def _pack_work(letter: Envelope, work: Sequence[Work], client: int) -> list[dict[str, Any]]:
+def _pack_work(envelope: Envelope, work: Sequence[Work], client: int) -> list[dict[str, Any]]:
     packed = []
     for item in work:
         if item.action is not None:
-            packed.append({"round": item.round, **pack_action(letter, item.action, client)})
+            packed.append({"round": item.round, **pack_action(envelope, item.action, client)})
         else:
-            packed.append({"round": item.round, "evaluate": None if item.weights is None else letter.put(item.weights)})
+            weights = None if item.weights is None else envelope.put(item.weights)
+            packed.append({"round": item.round, "evaluate": weights})
     return packed
+
+
+def _keys(reply: Envelope) -> dict[str, Any]:
+    keys = reply.header.get("keys")
+    return keys if isinstance(keys, dict) else {}

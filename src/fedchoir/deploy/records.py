@@ -1,4 +1,4 @@
-"""Letters as Flower's records: a text, and bytes as they are. Flower's own array formats are never decoded."""
+"""Envelopes as Flower records: a header text and raw bytes. Flower's own array formats are never decoded."""
 
 from __future__ import annotations
 
@@ -6,41 +6,23 @@ from collections.abc import Sequence
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from fedchoir.engines.messages import Envelope, MessageError
+from fedchoir.engines.messages import MessageError
 
-ACT = "train.act"
-CARD = "query.card"
-_STYPE = "fedchoir.safetensors"
-
-
-def to_records(
-    text: str, blobs: Sequence[bytes], *, certificate: bytes = b"", signature: bytes = b"", deadline: float = 0.0
-) -> RecordDict:
-    arrays = {f"{n:06d}": Array("uint8", (len(raw),), _STYPE, raw) for n, raw in enumerate(blobs)}
-    about = ConfigRecord({"text": text, "certificate": certificate, "signature": signature, "deadline": deadline})
-    return RecordDict({"about": about, "blobs": ArrayRecord(arrays)})
+ACTIONS = "train.actions"  # message type: actions for a client to run
+SITE_INFO = "query.site_info"  # message type: a question about a site, before it takes part
+EXTRA_TTL = 30.0  # a message's time to live is its deadline and these seconds, in which the reply may arrive
 
 
-def seal_of(records: RecordDict) -> tuple[bytes, bytes]:
-    """Certificate and signature of a message; empty where there are none."""
-    about = records.config_records["about"]
-    certificate, signature = about.get("certificate"), about.get("signature")
-    return (
-        certificate if isinstance(certificate, bytes) else b"",
-        signature if isinstance(signature, bytes) else b"",
-    )
-
-
-def deadline_of(records: RecordDict) -> float:
-    """Seconds that the answer may take; 0 if the message does not say."""
-    value = records.config_records["about"].get("deadline")
-    return float(value) if isinstance(value, int | float) else 0.0
+def to_records(text: str, blobs: Sequence[bytes], *, certificate: bytes = b"", signature: bytes = b"") -> RecordDict:
+    arrays = {f"{n:06d}": Array("uint8", (len(raw),), "fedchoir.safetensors", raw) for n, raw in enumerate(blobs)}
+    header = ConfigRecord({"text": text, "certificate": certificate, "signature": signature})
+    return RecordDict({"header": header, "blobs": ArrayRecord(arrays)})
 
 
 def from_records(records: RecordDict, limit: int) -> tuple[str, list[bytes]]:
-    """Text and bytes of a message whose size is allowed."""
+    """Header text and bytes of a message with at most ``limit`` bytes."""
     try:
-        text = str(records.config_records["about"]["text"])
+        text = str(records.config_records["header"]["text"])
         arrays = records.array_records["blobs"]
         blobs = [arrays[name].data for name in sorted(arrays)]
     except (KeyError, TypeError, AttributeError) as error:
@@ -51,5 +33,8 @@ def from_records(records: RecordDict, limit: int) -> tuple[str, list[bytes]]:
     return text, blobs
 
 
-def letter_from(records: RecordDict, limit: int) -> Envelope:
-    return Envelope.read(*from_records(records, limit), limit)
+def signature_of(records: RecordDict) -> tuple[bytes, bytes]:
+    """Certificate and signature of a message; empty where they are missing."""
+    header = records.config_records["header"]
+    certificate, signature = (header.get(name) for name in ("certificate", "signature"))
+    return (certificate if isinstance(certificate, bytes) else b"", signature if isinstance(signature, bytes) else b"")

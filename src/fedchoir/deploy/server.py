@@ -1,4 +1,4 @@
-"""``fedchoir serve``: start the SuperLink, wait for the sites, see that they agree, and play the rounds."""
+"""``fedchoir serve``: start the SuperLink, register the sites, check that they fit together, and run the rounds."""
 
 from __future__ import annotations
 
@@ -6,98 +6,115 @@ import json
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from cryptography import x509
 
 from fedchoir import methods
-from fedchoir.core.checkpoint import write_json
 from fedchoir.core.federation_spec import ClientInfo, FederationSpec
 from fedchoir.core.result import Result
 from fedchoir.deploy.config import OWN, FederationFile, read_federation
 from fedchoir.deploy.engine import FlowerEngine
 from fedchoir.deploy.signing import Signer
 from fedchoir.deploy.superlink import SuperLinkProcess
-from fedchoir.deploy.transport import GridTransport, card_of
+from fedchoir.deploy.transport import GridTransport, SiteInfo, client_info
 from fedchoir.engines.messages import MessageError
 from fedchoir.experiments.config import Plan
-from fedchoir.experiments.run import Observer, conduct, prepare_folder
+from fedchoir.experiments.run import Observer, check_folder, run_on_engine
 from fedchoir.privacy.secure_aggregation.crypto import majority
 from fedchoir.utils.errors import UsageError
+from fedchoir.utils.io import atomic_write_json
 
-Tell = Callable[[str], None]
-ROLL = 1.0  # seconds between two looks for sites
+Log = Callable[[str], None]
+REGISTRATION_SECONDS = 1.0  # between two looks for new sites
 
 
 def serve(
     federation: FederationFile,
     *,
     resume: bool = False,
-    tell: Tell = print,
+    log: Log = print,
     observers: Sequence[Observer] = (),
-    check_only: bool = False,
     file: Path | None = None,
-) -> Result | None:
-    """Run a federation to its end, or the rest of it. ``check_only`` ends before the first round. Sites that ``file``
-    comes to call revoked while it runs are locked out before the next message."""
+) -> Result:
+    """Run a federation to its end, or resume it. If ``file`` is given and changes during the run, sites that it now
+    calls revoked are locked out before the next message."""
     plan = federation.plan()
-    if not check_only:
-        prepare_folder(plan, resume)
-    sealer = None if federation.insecure else Signer.read(federation.certificate, federation.key)
-    plan.out.mkdir(parents=True, exist_ok=True)
-    with SuperLinkProcess(federation, plan.out / "link") as link:
-        if check_only:
-            check_server(federation, plan, tell)
-        tell(f"the SuperLink listens on {federation.address}{' WITHOUT TLS' if federation.insecure else ''}")
-        post = GridTransport(
-            link.open(), link, tuple(site.name for site in federation.sites), question(plan),
-            deadline=federation.deadline, limit=federation.limit, sealer=sealer,
-        )  # fmt: skip
+    check_folder(plan, resume)
+    with connected(federation, plan, log) as (link, transport):
         if file is not None and not federation.insecure:
-            post.before = Revocations(file, link, tell).look
-        task = agree(federation, plan, post, tell, all_of_them=check_only)
-        if check_only:
-            return None
+            transport.before_send = Revocations(file, link, log).check
+        spec = register_sites(federation, plan, transport, log)
         if federation.secure:
             kind = "strict secure" if federation.secure == "strict" else "secure"
-            count = len(task.clients)
-            tell(f"answers are hidden in {kind} sums, which take {majority(count)} of {count} sites")
-        method = methods.get(plan.experiment.method)(plan.params, task)
-        public = public_facts(plan, post)
-        engine = FlowerEngine(method, post, run=run_name(plan, resume), public=public)
-        notes = [f"sites are tested on their own data only: {', '.join(c.name for c in task.clients)}"]
-        return conduct(
-            plan, method, engine, (OWN,), notes=notes, device="sites", resume=resume, watchers=list(observers)
+            count = len(spec.clients)
+            log(f"payloads are hidden by {kind} aggregation, which needs {majority(count)} of {count} sites")
+        method = methods.get(plan.experiment.method)(plan.params, spec)
+        public = None
+        if plan.public is not None:
+            some = next(iter(transport.site_info.values()))
+            public = {**site_info_request(plan)["public"], "digest": some["public"]["digest"]}
+        engine = FlowerEngine(method, transport, run=run_id(plan, resume), public=public)
+        notes = [f"sites are tested on their own data only: {', '.join(c.name for c in spec.clients)}"]
+        return run_on_engine(
+            plan, method, engine, (OWN,), notes=notes, device="sites", resume=resume, observers=observers
         )
 
 
+def check_federation(federation: FederationFile, log: Log = print) -> None:
+    """Check whether a federation can run: disk, certificate, and that all sites connect and fit together."""
+    plan = federation.plan()
+    with connected(federation, plan, log) as (_, transport):
+        log(f"{plan.out}: {shutil.disk_usage(plan.out).free / 2**30:.0f} GiB free")
+        if not federation.insecure:
+            end = x509.load_pem_x509_certificate(federation.certificate.read_bytes()).not_valid_after_utc
+            log(f"{federation.certificate}: valid until {end:%Y-%m-%d}")
+        register_sites(federation, plan, transport, log, require_all=True)
+
+
+@contextmanager
+def connected(federation: FederationFile, plan: Plan, log: Log) -> Iterator[tuple[SuperLinkProcess, GridTransport]]:
+    """A running SuperLink and the transport over it."""
+    signer = None if federation.insecure else Signer.read(federation.certificate, federation.key)
+    plan.out.mkdir(parents=True, exist_ok=True)
+    with SuperLinkProcess.running(federation, plan.out / "superlink") as link:
+        log(f"the SuperLink listens on {federation.address}{' WITHOUT TLS' if federation.insecure else ''}")
+        transport = GridTransport(
+            link.start_run(), link.nodes, tuple(site.name for site in federation.sites), site_info_request(plan),
+            deadline=federation.deadline, limit=federation.limit, signer=signer,
+        )  # fmt: skip
+        transport.admit = lambda info: check_site_info(info, federation, transport.site_info)
+        yield link, transport
+
+
 class Revocations:
-    """Reads the federation's file again when it has changed, and revokes the keys of sites that it calls revoked."""
+    """Reads the federation's file again when it has changed, and revokes the keys of sites marked as revoked."""
 
-    def __init__(self, file: Path, link: SuperLinkProcess, tell: Tell) -> None:
-        self._file, self._link, self._tell = file, link, tell
-        self._seen = file.stat().st_mtime_ns
+    def __init__(self, file: Path, link: SuperLinkProcess, log: Log) -> None:
+        self._file, self._link, self._log = file, link, log
+        self._read_at = file.stat().st_mtime_ns
 
-    def look(self) -> None:
+    def check(self) -> None:
         try:
-            changed = self._file.stat().st_mtime_ns
-            if changed == self._seen:
+            changed_at = self._file.stat().st_mtime_ns
+            if changed_at == self._read_at:
                 return
-            self._seen = changed
+            self._read_at = changed_at
             revoked = [site.name for site in read_federation(self._file).sites if site.revoked]
         except (OSError, UsageError) as error:
-            self._tell(f"{self._file} was changed and cannot be read, so nobody is revoked: {error}")
+            self._log(f"{self._file} has changed and cannot be read, so no site is revoked: {error}")
             return
         for name in revoked:
             if name in self._link.nodes.values():
                 self._link.revoke(name)
-                self._tell(f"{name} is revoked: its key is not accepted any more")
+                self._log(f"{name} is revoked: its key is no longer accepted")
 
 
-def question(plan: Plan) -> dict[str, Any]:
-    """What a site is asked when it comes."""
+def site_info_request(plan: Plan) -> dict[str, Any]:
+    """The question to a site that has connected."""
     params = plan.params
     public = None
     if plan.public is not None:
@@ -112,28 +129,26 @@ def question(plan: Plan) -> dict[str, Any]:
     return {"method": plan.experiment.method, "settings": params.model_dump(mode="json"), "public": public}
 
 
-def agree(
-    federation: FederationFile, plan: Plan, post: GridTransport, tell: Tell, *, all_of_them: bool
+def register_sites(
+    federation: FederationFile, plan: Plan, transport: GridTransport, log: Log, *, require_all: bool = False
 ) -> FederationSpec:
-    """Wait for the sites and see that what they hold fits together."""
-    post.admit = lambda card: fits(card, federation, post.cards)
-    there = wait_for_sites(federation, post, tell, all_of_them)
-    for name in there:
-        card = post.cards[name]
-        tell(f"{name}: {card['model']}, {card['train']} images to train and {card['test']} to test, "
-             f"{len(card['classes'])} classes, {card['free'] / 2**30:.0f} GiB free")  # fmt: skip
-    first = post.cards[there[0]]
-    cards = []
+    """Wait for the sites and describe the federation that they form."""
+    connected = wait_for_sites(federation, transport, log, require_all)
+    clients = []
     for site in federation.sites:
-        if site.name in post.cards:
-            cards.append(card_of(post.cards[site.name]))
+        if site.name in transport.site_info:
+            info = transport.site_info[site.name]
+            clients.append(client_info(info))
+            log(f"{site.name}: {info['model']}, {info['train']} training and {info['test']} test images, "
+                f"{len(info['classes'])} classes, {info['free'] / 2**30:.0f} GiB free")  # fmt: skip
         else:
-            tell(f"{site.name} is not there: it may join later")
+            log(f"{site.name} is not connected: it may join later")
             assert site.model is not None
-            cards.append(ClientInfo(site.name, site.model, 0, 0, OWN))
+            clients.append(ClientInfo(site.name, site.model, 0, 0, OWN))
+    first = transport.site_info[connected[0]]
     return FederationSpec(
         classes=federation.classes or tuple(first["classes"]),
-        clients=tuple(cards),
+        clients=tuple(clients),
         rounds=plan.rounds,
         seed=plan.experiment.seed,
         public_size=first["public"]["size"] if first["public"] else 0,
@@ -141,56 +156,56 @@ def agree(
     )
 
 
-def wait_for_sites(federation: FederationFile, post: GridTransport, tell: Tell, all_of_them: bool) -> list[str]:
-    """All sites; or, when time is up, enough of them, if the architecture of those that lack is known."""
+def wait_for_sites(federation: FederationFile, transport: GridTransport, log: Log, require_all: bool) -> list[str]:
+    """Names of the connected sites: all of them or, after ``wait`` seconds, a quorum if the file names the models of
+    the others."""
     end = time.monotonic() + federation.wait
-    tell(f"waiting for {', '.join(post.names)}")
-    told: set[str] = set()
+    log(f"waiting for {', '.join(transport.names)}")
+    logged: set[str] = set()
     while True:
-        there = post.call_roll()
-        for why in set(post.refused.values()) - told:
-            told.add(why)
-            tell(f"refused: {why}")
-        if len(there) == len(post.names) - sum(site.revoked for site in federation.sites):
-            return there
-        everyone_spoke = len(there) + len(post.refused) >= len(post.names)
-        if time.monotonic() > end or (all_of_them and everyone_spoke):
+        connected = transport.register_sites()
+        for reason in set(transport.refused.values()) - logged:
+            logged.add(reason)
+            log(f"refused: {reason}")
+        if len(connected) == len(transport.names) - sum(site.revoked for site in federation.sites):
+            return connected
+        all_replied = len(connected) + len(transport.refused) >= len(transport.names)
+        if time.monotonic() > end or (require_all and all_replied):
             break
-        time.sleep(ROLL)
-    lacking = [site for site in federation.sites if site.name not in there]
-    reasons = "; ".join(post.refused.values())
-    if all_of_them:
-        raise UsageError(reasons or f"{lacking[0].name} did not come within {federation.wait:g} s")
-    if len(there) < max(1, federation.quorum * len(post.names)):
+        time.sleep(REGISTRATION_SECONDS)
+    missing = [site for site in federation.sites if site.name not in connected]
+    reasons = "; ".join(transport.refused.values())
+    if require_all:
+        raise UsageError(reasons or f"{missing[0].name} did not connect within {federation.wait:g} s")
+    within = f"within {federation.wait:g} s"
+    detail = f" ({reasons})" if reasons else ""
+    if len(connected) < max(1, federation.quorum * len(transport.names)):
         raise UsageError(
-            f"only {len(there)} of {len(post.names)} sites came within {federation.wait:g} s, and quorum is "
-            f"{federation.quorum:.0%}{f' ({reasons})' if reasons else ''}"
+            f"only {len(connected)} of {len(transport.names)} sites connected {within}, and quorum is "
+            f"{federation.quorum:.0%}{detail}"
         )
-    if unknown := [site.name for site in lacking if site.model is None]:
+    if unknown := [site.name for site in missing if site.model is None]:
         raise UsageError(
-            f"{unknown[0]} did not come within {federation.wait:g} s{f' ({reasons})' if reasons else ''}; give it a "
-            "model in the file if the run may start without it"
+            f"{unknown[0]} did not connect {within}{detail}; give its model in the file if the run may start without it"
         )
-    return there
+    return connected
 
 
-def fits(card: Mapping[str, Any], federation: FederationFile, cards: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raise `MessageError` unless a site's card fits the federation and the sites that came before it."""
+def check_site_info(info: SiteInfo, federation: FederationFile, registered: Mapping[str, SiteInfo]) -> None:
+    """Raise `MessageError` unless a site fits the federation and the sites registered before it."""
     try:
-        (entry,) = (site for site in federation.sites if site.name == card["name"])
-        classes, public, model = list(card["classes"]), card["public"], str(card["model"])
-        if int(card["train"]) < 2:
-            raise MessageError(f"has {card['train']} training images; it needs at least 2")
+        (entry,) = (site for site in federation.sites if site.name == info["name"])
+        classes, public, model, train = list(info["classes"]), info["public"], str(info["model"]), int(info["train"])
     except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, MessageError):
-            raise
-        raise MessageError(f"its card is malformed: {error!r}") from None
+        raise MessageError(f"its site information is malformed: {error!r}") from None
+    if train < 2:
+        raise MessageError(f"has {train} training images; it needs at least 2")
     if entry.model is not None and entry.model != model:
         raise MessageError(f"has the architecture {model}, but the file says {entry.model}")
-    others = {name: other for name, other in cards.items() if name != card["name"]}
+    others = {name: other for name, other in registered.items() if name != info["name"]}
     if federation.classes is not None:
-        if strange := [name for name in classes if name not in federation.classes]:
-            raise MessageError(f"has the class {strange[0]!r}, which the file does not name")
+        if unknown := [name for name in classes if name not in federation.classes]:
+            raise MessageError(f"has the class {unknown[0]!r}, which the file does not name")
     elif others:
         name, other = next(iter(others.items()))
         if classes != list(other["classes"]):
@@ -201,26 +216,11 @@ def fits(card: Mapping[str, Any], federation: FederationFile, cards: Mapping[str
             raise MessageError(f"its public set is not that of {name}: other images (sha256), or another number")
 
 
-def public_facts(plan: Plan, post: GridTransport) -> dict[str, Any] | None:
-    if plan.public is None:
-        return None
-    some = next(iter(post.cards.values()))
-    return {**question(plan)["public"], "digest": some["public"]["digest"]}
-
-
-def run_name(plan: Plan, resume: bool) -> str:
-    """The name under which sites keep their state: the same when a run is resumed."""
+def run_id(plan: Plan, resume: bool) -> str:
+    """The name under which sites store their state: the same when a run is resumed."""
     path = plan.out / "federation.json"
     if resume and path.exists():
         return str(json.loads(path.read_text())["run"])
     name = secrets.token_hex(8)
-    write_json(path, {"run": name})
+    atomic_write_json(path, {"run": name})
     return name
-
-
-def check_server(federation: FederationFile, plan: Plan, tell: Tell) -> None:
-    """What can be said before anyone has come: disk and certificate."""
-    tell(f"{plan.out}: {shutil.disk_usage(plan.out).free / 2**30:.0f} GiB free")
-    if not federation.insecure:
-        end = x509.load_pem_x509_certificate(federation.certificate.read_bytes()).not_valid_after_utc
-        tell(f"{federation.certificate}: valid until {end:%Y-%m-%d}")

@@ -1,7 +1,7 @@
-"""Sites obey only their federation's server: every message is signed with the key of the server's certificate.
+"""Signatures that bind every message to the federation's server, one Flower run and one node.
 
-Whoever can reach a SuperLink may start runs on it. A message that is not sealed by a certificate of the federation's
-authority, for this very Flower run and this very node, is refused, so such a run gets nothing out of a site.
+Anyone who can reach a SuperLink may start runs on it. A node refuses a message unless it is signed with a certificate
+of the federation's authority, for this run and this node, so a foreign run gets nothing from a site.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fedchoir.utils.errors import UsageError
 
 @dataclass(frozen=True)
 class Signer:
-    """Signs messages for the server."""
+    """The server's certificate and key: signs the messages that it sends."""
 
     certificate: bytes
     key: ec.EllipticCurvePrivateKey
@@ -34,37 +34,37 @@ class Signer:
             loaded = serialization.load_pem_private_key(key.read_bytes(), password=None)
             raw = certificate.read_bytes()
         except OSError as error:
-            raise UsageError(f"cannot read {error.filename}: {error.strerror}; fedchoir keys makes it") from None
+            raise UsageError(f"cannot read {error.filename}: {error.strerror}; fedchoir keys creates it") from None
         except ValueError:
-            raise UsageError(f"{key} is not a private key; fedchoir keys makes one") from None
+            raise UsageError(f"{key} is not a private key; fedchoir keys creates one") from None
         if not isinstance(loaded, ec.EllipticCurvePrivateKey):
-            raise UsageError(f"{key} is not an elliptic-curve key; fedchoir keys makes one")
+            raise UsageError(f"{key} is not an elliptic-curve key; fedchoir keys creates one")
         return cls(raw, loaded)
 
-    def seal(self, run: int, node: int, text: str, blobs: Sequence[bytes]) -> bytes:
-        return self.key.sign(_content(run, node, text, blobs), ec.ECDSA(hashes.SHA384()))
+    def sign(self, run: int, node: int, text: str, blobs: Sequence[bytes]) -> bytes:
+        return self.key.sign(_digest(run, node, text, blobs), ec.ECDSA(hashes.SHA384()))
 
 
 def verify_signature(
     authority: Path, certificate: bytes, signature: bytes, run: int, node: int, text: str, blobs: Sequence[bytes]
 ) -> None:
-    """Raise `MessageError` unless the message was signed by a server of this authority, for this run and node."""
+    """Raise `MessageError` unless a server of this authority signed the message for this run and node."""
     ca = x509.load_pem_x509_certificate(authority.read_bytes())
     try:
         server = x509.load_pem_x509_certificate(certificate)
         server.verify_directly_issued_by(ca)
         key = server.public_key()
         if not isinstance(key, ec.EllipticCurvePublicKey):
-            raise MessageError("the message is not sealed by this federation's server")
-        key.verify(signature, _content(run, node, text, blobs), ec.ECDSA(hashes.SHA384()))
+            raise TypeError("not an elliptic-curve key")
+        key.verify(signature, _digest(run, node, text, blobs), ec.ECDSA(hashes.SHA384()))
     except (ValueError, TypeError, InvalidSignature):
-        raise MessageError("the message is not sealed by this federation's server") from None
+        raise MessageError("the message is not signed by this federation's server") from None
     now = datetime.datetime.now(datetime.UTC)
     if not server.not_valid_before_utc <= now <= server.not_valid_after_utc:
-        raise MessageError("the server's certificate has run out: fedchoir keys makes a new one")
+        raise MessageError("the server's certificate has expired: fedchoir keys creates a new one")
 
 
-def _content(run: int, node: int, text: str, blobs: Sequence[bytes]) -> bytes:
+def _digest(run: int, node: int, text: str, blobs: Sequence[bytes]) -> bytes:
     digest = hashlib.sha384(f"fedchoir\n{run}\n{node}\n{len(blobs)}\n".encode())
     for part in (text.encode(), *blobs):
         digest.update(hashlib.sha384(part).digest())

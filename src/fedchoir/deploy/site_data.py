@@ -1,4 +1,4 @@
-"""A site with its data on disk: one folder of images or one `.npz`, and its copy of the public set."""
+"""A site's data on disk: a folder of images or an ``.npz`` file, and its copy of the public set."""
 
 from __future__ import annotations
 
@@ -20,79 +20,78 @@ from fedchoir.data.image.files import Raw, read_folder, read_npz
 from fedchoir.data.image.image_set import ImageSet
 from fedchoir.data.public import PublicSet, load_public
 from fedchoir.data.splits import unseen
-from fedchoir.deploy.client_worker import SiteData
 from fedchoir.deploy.config import OWN
-from fedchoir.engines.messages import Envelope
 from fedchoir.models import build
 from fedchoir.payload import load_tensors, save_tensors
+from fedchoir.utils.devices import pick_device
 from fedchoir.utils.errors import UsageError
+from fedchoir.utils.io import atomic_path, atomic_write_json
 from fedchoir.utils.rng import seeded
 
-CPU = torch.device("cpu")
+
+@dataclass(frozen=True)
+class SiteData:
+    """A site's data, prepared with the federation's settings: labels are indices of the federation's classes."""
+
+    train: ImageSet
+    tests: Mapping[str, ImageSet]
+    public: PublicSet | None = None
 
 
 @dataclass(frozen=True)
 class LocalSite:
-    """What `fedchoir node` is started with."""
+    """The site that ``fedchoir node`` was started for."""
 
     name: str
     model: str
     data: Path
     work: Path
-    public: str | None = None  # this site's copy of the public set, if it is not found by the federation's name
+    public: str | None = None  # its copy of the public set; default: the name that the server gives
     data_root: Path | None = None
-    device: torch.device = CPU
+    device: str = "auto"
     precision: str = "fp32"
 
     def prepare(self, settings: Settings, classes: tuple[str, ...], public: Mapping[str, Any] | None) -> SiteData:
-        """The site's images with labels that count in the federation's classes, and the public set."""
+        """The site's images, labelled with indices of the federation's classes, and the public set."""
         domain = self.domain(settings.image_size)
         position = {name: number for number, name in enumerate(classes)}
-        if strange := [name for name in domain.classes if name not in position]:
-            raise UsageError(f"{self.name}: class {strange[0]!r} is not among the federation's classes")
+        if unknown := [name for name in domain.classes if name not in position]:
+            raise UsageError(f"{self.name}: class {unknown[0]!r} is not among the federation's classes")
         table = torch.tensor([position[name] for name in domain.classes])
         train, test = (replace(part, labels=table[part.labels]) for part in (domain.train, domain.test))
         return SiteData(train, {OWN: test}, self.load_public(public))
 
     def domain(self, image_size: int) -> Domain:
-        """Train and test images; no image of the one is in the other."""
+        """Train and test images, without training images that are in the test set too."""
         domain = domain_from(self._raw(image_size), self.name)
         return replace(domain, train=domain.train.subset(unseen(domain.train, domain.test)))
 
-    def load_public(self, told: Mapping[str, Any] | None) -> PublicSet | None:
-        if told is None:
+    def load_public(self, public: Mapping[str, Any] | None) -> PublicSet | None:
+        """The public set that the server's message describes."""
+        if public is None:
             return None
-        return load_public(
-            self.public or told["name"],
-            root=self.data_root,
-            seed=int(told["seed"]),
-            size=int(told["size"]),
-            image_size=int(told["image_size"]),
-            normalisation=told["normalisation"],
-            strict=bool(told["strict"]),
-        )
+        options = {key: public[key] for key in ("seed", "size", "image_size", "normalisation", "strict")}
+        return load_public(self.public or public["name"], root=self.data_root, **options)
 
-    def card(self, letter: Envelope) -> Envelope:
-        """Who this is, for the server: sizes and class names, and never an image."""
-        asked = letter.header
-        settings = methods.get(asked["method"]).Params(**asked["settings"])
+    def site_info(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """What the server learns about this site before a run: sizes and class names, never an image."""
+        settings = methods.get(request["method"]).Params(**request["settings"])
         domain = self.domain(settings.image_size)
-        public = self.load_public(asked["public"])
+        public = self.load_public(request["public"])
+        pick_device(self.device)  # a device or a model that is not possible fails here, before the run
         with seeded(0, "trial"):
             build(self.model, len(domain.classes), image_size=settings.image_size)
         self.work.mkdir(parents=True, exist_ok=True)
-        return Envelope(
-            {
-                "name": self.name,
-                "model": self.model,
-                "train": len(domain.train),
-                "test": len(domain.test),
-                "classes": list(domain.classes),
-                "public": None if public is None else {"digest": public.digest, "size": len(public)},
-                "versions": versions(),
-                "free": shutil.disk_usage(self.work).free,
-            }
-        )
+        return {
+            "name": self.name,
+            "model": self.model,
+            "train": len(domain.train),
+            "test": len(domain.test),
+            "classes": list(domain.classes),
+            "public": None if public is None else {"digest": public.digest, "size": len(public)},
+            "versions": versions(),
+            "free": shutil.disk_usage(self.work).free,
+        }
 
     def _raw(self, size: int) -> Raw:
         if self.data.is_file():
@@ -102,26 +101,21 @@ class LocalSite:
         return self._cached_folder(size)
 
     def _cached_folder(self, size: int) -> Raw:
-        """A folder of images, decoded once: the next message finds them as tensors in the work folder."""
-        newest = max((p.stat().st_mtime_ns for p in self.data.rglob("*")), default=0)
-        count = sum(1 for _ in self.data.rglob("*"))
-        key = hashlib.sha256(repr((str(self.data.resolve()), newest, count, size)).encode()).hexdigest()[:16]
-        path = self.work / "decoded" / f"{key}.safetensors"
-        if path.exists():
-            return _raw_from(load_tensors(path), json.loads(path.with_suffix(".json").read_text()))
+        """A folder of images. Decoded once: later messages read the tensors from the work folder."""
+        times = [path.stat().st_mtime_ns for path in self.data.rglob("*")]
+        state = (str(self.data.resolve()), max(times, default=0), len(times), size)
+        cache = self.work / "decoded" / f"{hashlib.sha256(repr(state).encode()).hexdigest()[:16]}.safetensors"
+        classes = cache.with_suffix(".json")
+        if cache.exists():
+            found = load_tensors(cache)
+            test = ImageSet(found["test_x"], found["test_y"]) if "test_x" in found else None
+            return Raw(ImageSet(found["train_x"], found["train_y"]), test, tuple(json.loads(classes.read_text())))
         raw = read_folder(self.data, size)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        for old in path.parent.iterdir():
-            old.unlink()
+        shutil.rmtree(cache.parent, ignore_errors=True)
         tensors = {"train_x": raw.train.images, "train_y": raw.train.labels}
         if raw.test is not None:
             tensors |= {"test_x": raw.test.images, "test_y": raw.test.labels}
-        path.with_suffix(".json").write_text(json.dumps(list(raw.classes)))
-        save_tensors(path.with_suffix(".part"), tensors)
-        path.with_suffix(".part").replace(path)
+        atomic_write_json(classes, list(raw.classes))
+        with atomic_path(cache) as part:
+            save_tensors(part, tensors)
         return raw
-
-
-def _raw_from(tensors: Mapping[str, torch.Tensor], classes: list[str]) -> Raw:
-    test = ImageSet(tensors["test_x"], tensors["test_y"]) if "test_x" in tensors else None
-    return Raw(ImageSet(tensors["train_x"], tensors["train_y"]), test, tuple(classes))

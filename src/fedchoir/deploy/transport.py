@@ -1,4 +1,4 @@
-"""Letters over Flower's grid: who is there, sending, and a pull loop with a deadline of its own."""
+"""Carry envelopes over Flower's grid: register sites as they connect, send messages, and collect replies in time."""
 
 from __future__ import annotations
 
@@ -6,149 +6,138 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedchoir.core.federation_spec import ClientInfo
-from fedchoir.deploy.records import ACT, CARD, letter_from, to_records
+from fedchoir.deploy.config import OWN
+from fedchoir.deploy.records import ACTIONS, EXTRA_TTL, SITE_INFO, from_records, to_records
 from fedchoir.deploy.signing import Signer
 from fedchoir.engines.messages import Envelope, MessageError
 
-PULL = 0.2  # seconds between two looks for answers
-GRACE = 30.0  # seconds by which the SuperLink keeps a message longer than we wait for it
-CARD_DEADLINE = 120.0
-AGAIN = 20.0  # seconds before a node that was refused is asked again: its operator may have put it right
+POLL_SECONDS = 0.2  # between two attempts to pull replies
+SITE_INFO_SECONDS = 120.0
+RETRY_SECONDS = 20.0  # before a refused node is asked again: its operator may have fixed the problem
 
-
-class Registry(Protocol):
-    @property
-    def nodes(self) -> Mapping[int, str]:
-        """Site names by node, as registered with their keys; empty in a rehearsal without keys."""
-
-
-def any_card(card: Mapping[str, Any]) -> None:
-    """Whoever comes may take part."""
+SiteInfo = Mapping[str, Any]
+"""What a site tells about itself: name, model, sizes of its data sets, class names, public set."""
 
 
 @dataclass
 class GridTransport:
-    """Carries letters to the nodes of sites. Cards that do not fit are refused when they come (``admit`` raises)."""
+    """Sends envelopes to the nodes of sites. ``admit`` raises `MessageError` for a site that does not fit."""
 
     grid: Grid
-    registry: Registry
+    nodes: Mapping[int, str]  # site names by node id, as registered with their keys; empty without keys
     names: tuple[str, ...]
-    asked: Mapping[str, Any]  # what a card is asked for
+    site_info_request: Mapping[str, Any]
     deadline: float
     limit: int
-    sealer: Signer | None = None
-    cards: dict[str, dict[str, Any]] = field(default_factory=dict)
-    where: dict[str, int] = field(default_factory=dict)  # node by site
-    refused: dict[int, str] = field(default_factory=dict)
+    signer: Signer | None = None
+    admit: Callable[[SiteInfo], None] = lambda info: None
+    before_send: Callable[[], None] = lambda: None
+    site_info: dict[str, SiteInfo] = field(default_factory=dict)  # by site
+    refused: dict[int, str] = field(default_factory=dict)  # reasons by node id
+    _node_ids: dict[str, int] = field(default_factory=dict)  # of the sites that are connected
     _asked_at: dict[int, float] = field(default_factory=dict)
-    admit: Callable[[Mapping[str, Any]], None] = any_card
-    before: Callable[[], None] = lambda: None  # called before letters go out
 
-    # -- who is there ----------------------------------------------------------------------------------------------
+    # -- registration ----------------------------------------------------------------------------------------------
 
-    def call_roll(self) -> list[str]:
-        """Look who is connected; ask nodes that are new for their cards. Returns the sites that are there."""
+    def register_sites(self) -> list[str]:
+        """Ask nodes that have just connected about their sites. Returns the names of all connected sites."""
         online = set(self.grid.get_node_ids())
-        self.where = {name: node for name, node in self.where.items() if node in online}
-        known = set(self.where.values()) | {n for n, at in self._asked_at.items() if time.monotonic() < at + AGAIN}
-        fresh = [n for n in online if n not in known and (not self.registry.nodes or n in self.registry.nodes)]
-        letters = {node: Envelope(dict(self.asked)) for node in fresh}
-        for node, answer in self._exchange(letters, CARD, min(CARD_DEADLINE, self.deadline)):
+        self._node_ids = {name: node for name, node in self._node_ids.items() if node in online}
+        recently = time.monotonic() - RETRY_SECONDS
+        known = {*self._node_ids.values(), *(node for node, at in self._asked_at.items() if at > recently)}
+        new = [n for n in online - known if not self.nodes or n in self.nodes]
+        requests = {node: Envelope(dict(self.site_info_request)) for node in new}
+        for node, reply in self._exchange(requests, SITE_INFO, min(SITE_INFO_SECONDS, self.deadline)):
             self._asked_at[node] = time.monotonic()
-            self._take(node, answer)
-        return [name for name in self.names if name in self.where]
+            try:
+                self._register(node, reply)
+                self.refused.pop(node, None)
+            except MessageError as error:
+                self.refused[node] = f"{self.nodes.get(node, f'node {node}')}: {error}"
+        return [name for name in self.names if name in self._node_ids]
 
-    def _take(self, node: int, answer: Envelope | str) -> None:
-        if isinstance(answer, str):
-            self.refused[node] = f"{self.registry.nodes.get(node, f'node {node}')}: {answer}"
-            return
-        card = answer.header
-        name = str(card.get("name"))
-        registered = self.registry.nodes.get(node, name)
-        try:
-            if name != registered or name not in self.names:
-                raise MessageError(f"calls itself {name!r}, but its key is that of {registered!r}")
-            self.admit(card)
-        except MessageError as error:
-            self.refused[node] = f"{registered}: {error}"
-            return
-        self.cards[name] = card
-        self.where[name] = node
-        self.refused.pop(node, None)
+    def _register(self, node: int, reply: Envelope | str) -> None:
+        if isinstance(reply, str):
+            raise MessageError(reply)
+        name = str(reply.header.get("name"))
+        registered = self.nodes.get(node, name)
+        if name != registered or name not in self.names:
+            raise MessageError(f"gives its name as {name!r}, but its key is that of {registered!r}")
+        self.admit(reply.header)
+        self.site_info[name] = reply.header
+        self._node_ids[name] = node
 
-    def arrivals(self, cards: tuple[ClientInfo, ...]) -> tuple[ClientInfo, ...]:
-        """The cards with those filled in that came late. Looks only if someone is missing."""
-        if all(name in self.where for name in self.names):
-            return cards
-        self.call_roll()
-        return tuple(card_of(self.cards[card.name]) if card.name in self.cards else card for card in cards)
+    def update_clients(self, clients: tuple[ClientInfo, ...]) -> tuple[ClientInfo, ...]:
+        """The same clients, with the information of sites that joined late. Asks only if a site is missing."""
+        if len(self._node_ids) == len(self.names):
+            return clients
+        self.register_sites()
+        return tuple(client_info(self.site_info[c.name]) if c.name in self.site_info else c for c in clients)
 
-    # -- letters ---------------------------------------------------------------------------------------------------
+    # -- messages --------------------------------------------------------------------------------------------------
 
     def deliver(
-        self, letters: Mapping[int, Envelope], within: float = math.inf
+        self, envelopes: Mapping[int, Envelope], within: float = math.inf
     ) -> Iterator[tuple[int, Envelope | str]]:
-        self.before()
+        """Send one envelope to each client; yield (client, reply) as they arrive, or the reason why there is none."""
+        self.before_send()
         online = set(self.grid.get_node_ids())
-        nodes = {k: self.where.get(self.names[k]) for k in letters}
-        there = {k: node for k, node in nodes.items() if node in online and node is not None}
-        for k in letters:
-            if k not in there:
-                self.where.pop(self.names[k], None)
+        clients: dict[int, int] = {}  # by node id
+        for k in envelopes:
+            node = self._node_ids.get(self.names[k])
+            if node is not None and node in online:
+                clients[node] = k
+            else:
+                self._node_ids.pop(self.names[k], None)
                 yield k, "not connected"
-        clients = {node: k for k, node in there.items()}
-        sent = {there[k]: letters[k] for k in there}
-        for node, answer in self._exchange(sent, ACT, min(self.deadline, within)):
-            yield clients[node], answer
+        messages = {node: envelopes[k] for node, k in clients.items()}
+        for node, reply in self._exchange(messages, ACTIONS, min(self.deadline, within)):
+            yield clients[node], reply
 
     def _exchange(
-        self, letters: Mapping[int, Envelope], kind: str, deadline: float
+        self, envelopes: Mapping[int, Envelope], message_type: str, deadline: float
     ) -> Iterator[tuple[int, Envelope | str]]:
-        """Push one message a node, pull until all are answered or time is up."""
-        waiting: dict[str, int] = {}
-        for node, letter in letters.items():
-            message = self._message(node, letter, kind, deadline)
-            (number,) = self.grid.push_messages([message])
-            if number is None:
-                yield node, "the SuperLink did not take the message"
+        """Push one message to each node, then pull replies until all have arrived or the deadline has passed."""
+        waiting: dict[str, int] = {}  # node by message id
+        for node, envelope in envelopes.items():
+            (message_id,) = self.grid.push_messages([self._message(node, envelope, message_type, deadline)])
+            if message_id is None:
+                yield node, "the SuperLink did not accept the message"
             else:
-                waiting[number] = node
+                waiting[message_id] = node
         end = time.monotonic() + deadline
         while waiting and time.monotonic() < end:
             for reply in self.grid.pull_messages(list(waiting)):
-                node = waiting.pop(reply.metadata.reply_to_message_id)
-                yield node, self._read(reply)
+                yield waiting.pop(reply.metadata.reply_to_message_id), self._read(reply)
             if waiting:
-                time.sleep(PULL)
+                time.sleep(POLL_SECONDS)
         for node in waiting.values():
-            yield node, f"no answer within {deadline:g} s"
+            yield node, f"no reply within {deadline:g} s"
 
-    def _message(self, node: int, letter: Envelope, kind: str, deadline: float) -> Message:
-        text = letter.text()
-        seal = {}
-        if self.sealer is not None:
-            signature = self.sealer.seal(self.grid.run.run_id, node, text, letter.blobs)
-            seal = {"certificate": self.sealer.certificate, "signature": signature}
-        records = to_records(text, letter.blobs, deadline=float(deadline), **seal)
-        group = str(letter.header.get("serial", ""))
-        return Message(records, node, kind, ttl=deadline + GRACE, group_id=group)
+    def _message(self, node: int, envelope: Envelope, message_type: str, deadline: float) -> Message:
+        text = envelope.text()
+        signed = {}
+        if self.signer is not None:
+            signature = self.signer.sign(self.grid.run.run_id, node, text, envelope.blobs)
+            signed = {"certificate": self.signer.certificate, "signature": signature}
+        records = to_records(text, envelope.blobs, **signed)
+        group = str(envelope.header.get("serial", ""))
+        return Message(records, node, message_type, ttl=deadline + EXTRA_TTL, group_id=group)
 
     def _read(self, reply: Message) -> Envelope | str:
         if reply.has_error():
             return reply.error.reason or f"Flower error {reply.error.code}"
         try:
-            return letter_from(reply.content, self.limit)
+            return Envelope.read(*from_records(reply.content, self.limit), self.limit)
         except MessageError as error:
             return str(error)
 
 
-def card_of(card: Mapping[str, Any]) -> ClientInfo:
-    return ClientInfo(
-        name=card["name"], model=card["model"], train=int(card["train"]), test=int(card["test"]), domain="own"
-    )
+def client_info(info: SiteInfo) -> ClientInfo:
+    return ClientInfo(info["name"], info["model"], int(info["train"]), int(info["test"]), domain=OWN)
