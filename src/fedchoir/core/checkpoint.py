@@ -7,7 +7,6 @@ folder is always complete, and the next save removes incomplete ones.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from fedchoir.payload import load_tensors, save_tensors
 from fedchoir.utils.errors import StorageError, UsageError
+from fedchoir.utils.io import atomic_write_json, sync
 
 
 def save(
@@ -41,10 +41,10 @@ def save(
                 _reuse(before / file.name, file)
             else:
                 save_tensors(file, tensors)
-                _sync(file)
-        write_json(target / "facts.json", dict(facts))
-        _sync(target)
-        write_json(folder / "latest.json", {"folder": target.name, "round": round_index})
+                sync(file)
+        atomic_write_json(target / "facts.json", dict(facts))
+        sync(target)
+        atomic_write_json(folder / "latest.json", {"folder": target.name, "round": round_index})
     except (OSError, SafetensorError) as error:
         shutil.rmtree(target, ignore_errors=True)  # an incomplete checkpoint only wastes space
         raise StorageError(
@@ -79,29 +79,9 @@ def facts(checkpoint: Path) -> dict[str, Any]:
     return loaded
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file atomically."""
-    temporary = path.with_name(path.name + ".part")
-    with temporary.open("w") as file:
-        json.dump(value, file, indent=1)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    _sync(path.parent)
-
-
 def _reuse(old: Path, new: Path) -> None:
     try:
         new.hardlink_to(old)
     except OSError:  # some file systems have no hard links
         shutil.copyfile(old, new)
-        _sync(new)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync(new)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import secrets
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from fedchoir.payload import Payload
 from fedchoir.privacy.secure_aggregation.crypto import KeyShares, Participant, SecureAggregationError
 from fedchoir.privacy.secure_aggregation.peer_keys import Identity, UnverifiedPeers
 from fedchoir.privacy.secure_aggregation.quantization import pack, weight_of
+from fedchoir.utils.io import atomic_write
 
 Request = Mapping[str, Any]
 MASKED = "masked"  # the payload name of masked numbers
@@ -156,12 +156,7 @@ class FolderStore(MutableMapping[str, str]):
             raise KeyError(name) from None
 
     def __setitem__(self, name: str, text: str) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        part = self._folder / f"{name}.part"
-        part.unlink(missing_ok=True)
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(text)
-        part.replace(self._folder / name)
+        atomic_write(self._folder / name, text, private=True)
 
     def __delitem__(self, name: str) -> None:
         try:
