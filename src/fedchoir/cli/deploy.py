@@ -1,4 +1,4 @@
-"""Commands for real sites: keys, node, serve, and the check before a run."""
+"""keys, serve, node and federation check: federations of real sites."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from fedchoir.cli.options import DataRoot, Resume, print_plain, print_results
 from fedchoir.utils.errors import UsageError
 
 app = typer.Typer()
-federation_app = typer.Typer(no_args_is_help=True, help="Look at a federation before it runs.")
+federation_app = typer.Typer(no_args_is_help=True, help="Check a federation before it runs.")
 app.add_typer(federation_app, name="federation")
-console = Console()
 
-File = Annotated[Path, typer.Argument(metavar="FEDERATION.toml", help="What the sites agreed on (docs/deploy.md).")]
+File = Annotated[Path, typer.Argument(metavar="FEDERATION.toml", help="The file of the federation (docs/deploy.md).")]
 
 
 class NodeSecure(StrEnum):
@@ -24,15 +23,11 @@ class NodeSecure(StrEnum):
     strict = "strict"
 
 
-def _flower() -> None:
+def _require_flower() -> None:
     try:
         import flwr  # noqa: F401
     except ModuleNotFoundError:
         raise UsageError("Flower is not installed: pip install 'fedchoir[flower]'") from None
-
-
-def tell(text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command(
@@ -40,44 +35,44 @@ def tell(text: str) -> None:
     "[bold]fedchoir keys --site hospital-a[/] (each site; send only hospital-a.pub)"
 )
 def keys(
-    folder: Annotated[Path, typer.Option(help="Where the files go.")] = Path("keys"),
+    folder: Annotated[Path, typer.Option(help="Folder for the files.")] = Path("keys"),
     host: Annotated[
         list[str] | None, typer.Option(help="A name or address of the server: makes its certificate.")
     ] = None,
     site: Annotated[list[str] | None, typer.Option(help="A site's name: makes its key pair.")] = None,
 ) -> None:
-    """Make the server's certificate (with its authority) or a site's key pair."""
-    _flower()
+    """Make the server's certificate (and its authority) or a site's key pair."""
+    _require_flower()
     from fedchoir.deploy.keys import make_server, make_site
 
     if not host and not site:
-        raise UsageError("say --host HOST for the server's certificate, or --site NAME for a site's key pair")
+        raise UsageError("give --host HOST for the server's certificate, or --site NAME for a site's key pair")
     if host:
         for path in make_server(folder, host):
-            tell(f"{path}")
-        tell(f"{folder / 'ca.crt'} goes to every site; ca.key and server.key stay here")
+            print_plain(f"{path}")
+        print_plain(f"{folder / 'ca.crt'} goes to every site; ca.key and server.key stay here")
     for name in site or []:
         private, public = make_site(folder, name)
-        tell(f"{private} stays here; {public} goes to the server")
+        print_plain(f"{private} stays here; {public} goes to the server")
 
 
 @app.command(epilog="Example: [bold]fedchoir serve federation.toml[/]")
 def serve(
     file: File,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on after the last checkpoint of a stopped run.")] = False,
+    resume: Resume = False,
 ) -> None:
-    """Run a federation of real sites: SuperLink, sites, rounds, checkpoints."""
-    _flower()
+    """Run a federation of real sites: start the SuperLink, wait for the sites, run the rounds."""
+    _require_flower()
     from fedchoir.deploy.config import read_federation
     from fedchoir.deploy.log import LogObserver
     from fedchoir.deploy.server import serve as serve_federation
-    from fedchoir.reporting.tables import rows, terminal_tables
 
     federation = read_federation(file)
-    result = serve_federation(federation, resume=resume, log=tell, observers=[LogObserver(tell)], file=file)
-    for table in terminal_tables(rows([result])):
-        console.print(table)
-    tell(f"files: {federation.out}/ (result.json, events.jsonl, checkpoint/)")
+    result = serve_federation(
+        federation, resume=resume, log=print_plain, observers=[LogObserver(print_plain)], file=file
+    )
+    print_results([result])
+    print_plain(f"files: {federation.out}/ (result.json, events.jsonl, checkpoint/)")
 
 
 @app.command(
@@ -90,22 +85,26 @@ def node(
     model: Annotated[str, typer.Option(help="This site's architecture (fedchoir list models).")],
     key: Annotated[Path | None, typer.Option(help="This site's private key.")] = None,
     ca: Annotated[Path | None, typer.Option(help="The authority's certificate, ca.crt.")] = None,
-    name: Annotated[str | None, typer.Option(help="This site's name (else the key's, else the data's).")] = None,
+    name: Annotated[str | None, typer.Option(help="This site's name (default: the key's, or else the data's).")] = None,
     public: Annotated[str | None, typer.Option(help="This site's copy of the public set.")] = None,
     work: Annotated[Path | None, typer.Option(help="Folder for the client's state (default: work-NAME).")] = None,
-    data_root: Annotated[Path | None, typer.Option(help="Where data sets lie (else FEDCHOIR_DATA).")] = None,
+    data_root: DataRoot = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    max_message_mb: Annotated[float, typer.Option(help="Larger messages are refused unread.")] = 512,
+    max_message_mb: Annotated[float, typer.Option(help="Larger messages are refused.")] = 512,
     secure: Annotated[
-        NodeSecure | None, typer.Option(help="Answer only in secure sums (sums), or only in strict ones (strict).")
+        NodeSecure | None,
+        typer.Option(help="Send payloads only in secure sums (sums), or only in strict ones (strict)."),
     ] = None,
     peers: Annotated[
-        Path | None, typer.Option(help="Folder with the other sites' .pub files: their keys in sums are checked.")
+        Path | None,
+        typer.Option(help="Folder with the other sites' .pub files: their keys in secure sums are verified."),
     ] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="No TLS and no key: only to rehearse.")] = False,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="No TLS and no key: only for tests on one machine.")
+    ] = False,
 ) -> None:
-    """Take part in a federation: this site's own data, its own architecture. Runs until it is stopped."""
-    _flower()
+    """Take part in a federation with this site's own data and architecture. Runs until it is stopped."""
+    _require_flower()
     from fedchoir import models
     from fedchoir.deploy.node import Node, NodeOptions
     from fedchoir.deploy.site_data import LocalSite
@@ -122,17 +121,17 @@ def node(
         server, ca=ca, key=key, insecure=insecure, limit=int(max_message_mb * 2**20),
         secure="strict" if secure is NodeSecure.strict else secure is not None, peers=peers,
     )  # fmt: skip
-    Node(site, options, tell).run()
+    Node(site, options, print_plain).run()
 
 
 @federation_app.command(
     "check", epilog="Example: [bold]fedchoir federation check federation.toml[/], with the nodes running"
 )
 def check(file: File) -> None:
-    """See whether a federation would run: keys, reachability, public sets, class names, models, disk."""
-    _flower()
+    """Check whether a federation can run: keys, connections, public sets, class names, models, disk."""
+    _require_flower()
     from fedchoir.deploy.config import read_federation
     from fedchoir.deploy.server import check_federation
 
-    check_federation(read_federation(file), log=tell)
-    tell("all sites are there and agree: fedchoir serve can start")
+    check_federation(read_federation(file), log=print_plain)
+    print_plain("all sites are connected and fit together: fedchoir serve can start")

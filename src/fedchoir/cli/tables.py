@@ -1,4 +1,4 @@
-"""The commands that make tables: compare finished runs, sweep over settings, reproduce a published table."""
+"""compare, sweep and reproduce: tables of finished runs, of a sweep file, of a published table."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from fedchoir.cli import options as o
+from fedchoir.cli.options import console, given, parse_settings
 from fedchoir.utils.errors import UsageError
 
 if TYPE_CHECKING:
     from fedchoir.experiments.sweep import Job, Overrides
+    from fedchoir.reporting.tables import View
 
-console = Console()
+app = typer.Typer()
 
 
 class Style(StrEnum):
@@ -26,162 +29,148 @@ class Style(StrEnum):
 
 Format = Annotated[Style, typer.Option("--format", help="terminal, md, latex or csv.")]
 PerClient = Annotated[bool, typer.Option("--per-client", help="A column for each client, as the papers print it.")]
-Rounds = Annotated[int | None, typer.Option(help="Communication rounds, instead of the file's.")]
 Seeds = Annotated[str | None, typer.Option(help="How many seeds (3), or which (4,7).")]
-Jobs = Annotated[int, typer.Option(min=1, help="Runs at once; cores are shared out among them.")]
-Scenario = Annotated[str | None, typer.Option(help="Other data: its own public set, and models of the same kind.")]
-Public = Annotated[str | None, typer.Option(help="Another public set.")]
-Models = Annotated[str | None, typer.Option(help="a,b,c: other architectures.")]
-Profile = Annotated[str | None, typer.Option(help="fixed, paper or official: how ambiguities are settled.")]
-DataRoot = Annotated[Path | None, typer.Option(help="Where data sets lie (else FEDCHOIR_DATA).")]
-Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-Precision = Annotated[str | None, typer.Option(help="fp32, tf32 or bf16.")]
-Fused = Annotated[bool, typer.Option("--fused", help="Fused layers: our own Triton kernels, for GPUs.")]
-Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of every run.")]
+Jobs = Annotated[int, typer.Option(min=1, help="Number of runs at once; they share the cores.")]
+Scenario = Annotated[str | None, typer.Option(help="Other data, with its own public set and models of the same kind.")]
 Only = Annotated[list[str] | None, typer.Option(metavar="LABEL", help="Only these runs: a label, a method or a*b.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="List the runs and do nothing.")]
 
 
+@app.command(epilog="Example: [bold]fedchoir compare runs/ --format latex > table.tex[/]")
 def compare(
-    folders: Annotated[list[Path], typer.Argument(help="Folders of runs, or folders of such folders.")],
+    folders: o.Folders,
     style: Format = Style.terminal,
     per_client: PerClient = False,
     cost: Annotated[bool, typer.Option("--cost", help="Bytes, models held and seconds of each phase instead.")] = False,
-    target: Annotated[float | None, typer.Option(help="Rounds until this accuracy (own domain, or global).")] = None,
+    target: Annotated[
+        float | None, typer.Option(help="Rounds until this intra-domain or global accuracy is reached.")
+    ] = None,
 ) -> None:
-    """Put finished runs side by side, and beside what the papers print: mean ± sd over seeds, best in bold, second
-    underlined, Δ to every client alone."""
-    from fedchoir.reporting.tables import View, find_results
+    """Compare finished runs with each other and with the papers: mean ± sd over seeds, best in bold, second underlined,
+    Δ to SOLO."""
+    from fedchoir.reporting.store import find_results
 
     if cost and per_client:
         raise UsageError("--cost and --per-client are two different tables: give one of them")
-    view: View = "cost" if cost else "clients" if per_client else "accuracy"
-    show(find_results(folders), style, view, target)
+    print_table(find_results(folders), style, "cost" if cost else "clients" if per_client else "accuracy", target)
 
 
-def show(results: Any, style: Style, view: Any = "accuracy", target: float | None = None) -> None:
-    from fedchoir.reporting.tables import as_text, rows, terminal_tables
-
-    table_rows = rows(results)
-    if style is not Style.terminal:
-        typer.echo(as_text(table_rows, style.value, view, target), nl=False)
-        return
-    for table in terminal_tables(table_rows, view, target):
-        console.print(table)
-
-
+@app.command(epilog="Example: [bold]fedchoir sweep my-grid.toml --jobs 2 --seeds 3[/]")
 def sweep(
     file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="Base values, a grid, variants and seeds.")],
     out: Annotated[Path | None, typer.Option(help="Folder for all runs (default: runs/NAME).")] = None,
     jobs: Jobs = 1,
-    rounds: Rounds = None,
+    rounds: o.Rounds = None,
     seeds: Seeds = None,
     only: Only = None,
     scenario: Scenario = None,
-    public: Public = None,
-    models: Models = None,
-    profile: Profile = None,
-    data_root: DataRoot = None,
-    device: Device = None,
-    precision: Precision = None,
-    fused: Fused = False,
-    set_: Set = None,
+    public: o.Public = None,
+    models: o.Models = None,
+    profile: o.Profile = None,
+    data_root: o.DataRoot = None,
+    device: o.Device = None,
+    precision: o.Precision = None,
+    fused: o.Fused = False,
+    set_: o.Set = None,
     style: Format = Style.terminal,
     dry_run: DryRun = False,
 ) -> None:
-    """Run every combination in a sweep file. Finished runs are skipped, interrupted ones go on, failed ones do not stop
-    the others; say it again after a crash."""
+    """Run every combination in a sweep file. Run it again after a crash: finished runs are skipped and interrupted ones
+    continue. A failed run does not stop the others."""
     from fedchoir.experiments.sweep import jobs_of, name_of, read_sweep
 
-    given: dict[str, Any] = {
-        "rounds": rounds, "public": public, "models": models, "profile": profile, "precision": precision,
-    }  # fmt: skip
-    given |= {"fused": fused or None, "data_root": data_root, "device": device}
-    overrides = overrides_of(scenario, seeds, given, set_)
-    read = read_sweep(file)
-    folder = out or Path("runs") / (name_of(file) + overrides.tag)
-    planned = jobs_of(read, folder, overrides, only or ())
-    play(planned, folder, jobs, style, title=read.title or name_of(file), table=None, dry_run=dry_run)
+    overrides = make_overrides(
+        scenario, seeds, set_, rounds=rounds, public=public, models=models, profile=profile, precision=precision,
+        fused=fused, data_root=data_root, device=device,
+    )  # fmt: skip
+    content, name = read_sweep(file), name_of(file)
+    folder = out or Path("runs") / (name + overrides.tag)
+    planned = jobs_of(content, folder, overrides, only or ())
+    run_sweep(planned, folder, jobs, style, title=content.title or name, table=None, dry_run=dry_run)
 
 
+@app.command(
+    epilog="Examples: [bold]fedchoir reproduce fccl+/table8 --data-root ~/data --jobs 2[/] · "
+    "[bold]fedchoir reproduce fccl+/table8 --scenario digits-lite --rounds 2[/] · [bold]fedchoir reproduce --list[/]"
+)
 def reproduce(
     table: Annotated[str | None, typer.Argument(metavar="TABLE", help="For example fccl+/table8.")] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the tables.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder for all runs (default: runs/PAPER/TABLE).")] = None,
     jobs: Jobs = 1,
-    rounds: Rounds = None,
+    rounds: o.Rounds = None,
     seeds: Seeds = None,
     only: Only = None,
     scenario: Scenario = None,
-    public: Public = None,
-    models: Models = None,
-    profile: Profile = None,
-    data_root: DataRoot = None,
-    device: Device = None,
-    precision: Precision = None,
-    fused: Fused = False,
-    set_: Set = None,
+    public: o.Public = None,
+    models: o.Models = None,
+    profile: o.Profile = None,
+    data_root: o.DataRoot = None,
+    device: o.Device = None,
+    precision: o.Precision = None,
+    fused: o.Fused = False,
+    set_: o.Set = None,
     style: Format = Style.terminal,
     per_client: PerClient = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Run a published table and print ours beside it. Say it again after a crash: finished runs are skipped."""
+    """Run a published table and print our numbers beside it. Run it again after a crash: finished runs are skipped."""
     from fedchoir.experiments.reproduce import find, path_of
     from fedchoir.experiments.sweep import jobs_of, read_sweep
 
     if table is None or list_:
         list_tables()
         return
-    given: dict[str, Any] = {
-        "rounds": rounds, "public": public, "models": models, "profile": profile, "precision": precision,
-    }  # fmt: skip
-    given |= {"fused": fused or None, "data_root": data_root, "device": device}
-    overrides = overrides_of(scenario, seeds, given, set_)
-    read = read_sweep(path_of(table))
-    home = find(table)
-    folder = out or Path("runs") / (home + overrides.tag)
-    planned = jobs_of(read, folder, overrides, only or ())
-    play(planned, folder, jobs, style, title=read.title, table=home, dry_run=dry_run, per_client=per_client)
+    overrides = make_overrides(
+        scenario, seeds, set_, rounds=rounds, public=public, models=models, profile=profile, precision=precision,
+        fused=fused, data_root=data_root, device=device,
+    )  # fmt: skip
+    content, name = read_sweep(path_of(table)), find(table)
+    folder = out or Path("runs") / (name + overrides.tag)
+    planned = jobs_of(content, folder, overrides, only or ())
+    run_sweep(planned, folder, jobs, style, title=content.title, table=name, dry_run=dry_run, per_client=per_client)
 
 
-def overrides_of(
-    scenario: str | None, seeds: str | None, values: dict[str, Any], settings: list[str] | None
-) -> Overrides:
-    from fedchoir.experiments.config import parse_setting
+def make_overrides(scenario: str | None, seeds: str | None, settings: list[str] | None, **values: Any) -> Overrides:
     from fedchoir.experiments.sweep import Overrides, parse_seeds
 
-    return Overrides(
-        scenario=scenario,
-        seeds=None if seeds is None else parse_seeds(seeds),
-        values={name: value for name, value in values.items() if value is not None},
-        settings=dict(parse_setting(text) for text in settings or []),
-    )
+    return Overrides(scenario, seeds and parse_seeds(seeds), given(**values), parse_settings(settings))
 
 
-def play(
+def run_sweep(
     planned: list[Job], folder: Path, processes: int, style: Style, *, title: str, table: str | None,
     dry_run: bool = False, per_client: bool = False,
 ) -> None:  # fmt: skip
-    """Run what is not there yet and show the table of all that is."""
+    """Execute the runs that are not finished and print the table of all that are."""
     from fedchoir.experiments.scheduler import run_jobs, write_manifest
+    from fedchoir.reporting.store import find_results
     from fedchoir.reporting.sweep_view import SweepView, summary
-    from fedchoir.reporting.tables import find_results
 
-    quiet = Console(stderr=True) if style is not Style.terminal else console  # a table on stdout stands alone
-    quiet.print(f"[bold]{title}[/] · {len(planned)} runs · {folder}/", highlight=False, soft_wrap=True)
+    progress = Console(stderr=True) if style is not Style.terminal else console  # stdout has the table only
+    progress.print(f"[bold]{title}[/] · {len(planned)} runs · {folder}/", highlight=False, soft_wrap=True)
     if dry_run:
         for job in planned:
-            quiet.print(job.name, markup=False, highlight=False, soft_wrap=True)
+            progress.print(job.name, markup=False, highlight=False, soft_wrap=True)
         return
     write_manifest(folder, table, title, planned)
-    with SweepView(quiet, planned) as view:
+    with SweepView(progress, planned) as view:
         outcomes = run_jobs(planned, processes, view)
     done = [outcome.job.out for outcome in outcomes if outcome.state != "failed"]
     if done:
-        show(find_results(done), style, "clients" if per_client else "accuracy")
-    quiet.print(summary(outcomes, folder), markup=False, highlight=False, soft_wrap=True)
+        print_table(find_results(done), style, "clients" if per_client else "accuracy")
+    progress.print(summary(outcomes, folder), markup=False, highlight=False, soft_wrap=True)
     if len(done) < len(outcomes):
         raise typer.Exit(1)
+
+
+def print_table(results: Any, style: Style, view: View, target: float | None = None) -> None:
+    from fedchoir.reporting.tables import as_text, rows, terminal_tables
+
+    if style is not Style.terminal:
+        typer.echo(as_text(rows(results), style.value, view, target), nl=False)
+        return
+    for table in terminal_tables(rows(results), view, target):
+        console.print(table)
 
 
 def list_tables() -> None:
@@ -190,9 +179,10 @@ def list_tables() -> None:
     from fedchoir.experiments.reproduce import path_of, tables
     from fedchoir.experiments.sweep import read_sweep
 
-    listed = Table(title="published tables (fedchoir reproduce NAME)", title_justify="left", header_style="bold cyan")
-    for column in ("name", "what it shows"):
-        listed.add_column(column)
+    listed = Table(
+        "name", "what it shows", title="published tables (fedchoir reproduce NAME)", title_justify="left",
+        header_style="bold cyan",
+    )  # fmt: skip
     for name in tables():
         listed.add_row(f"[bold]{name}[/]", read_sweep(path_of(name)).title)
     console.print(listed)

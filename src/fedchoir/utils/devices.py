@@ -1,4 +1,4 @@
-"""Where a run computes: one device, or several with a process each."""
+"""The devices of a run: one, or several with a process each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedchoir.utils.errors import UsageError
 
 
 def pick_device(name: str, option: str = "--device") -> torch.device:
-    """``auto`` takes a GPU if there is one."""
+    """The device of a name; ``auto`` takes a GPU if there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -25,7 +25,7 @@ def pick_device(name: str, option: str = "--device") -> torch.device:
 
 
 def pick_devices(names: Sequence[str] | None, default: str) -> list[torch.device]:
-    """Devices by name, or the first so many (``("2",)``) of the default's kind; without names, the default alone.
+    """Devices by name, or a number (``("2",)``) of devices of the default's kind; without names, the default alone.
 
     >>> [len(pick_devices(names, "cpu")) for names in (("cpu", "cpu"), ("3",), None)]
     [2, 3, 1]
@@ -41,7 +41,7 @@ def pick_devices(names: Sequence[str] | None, default: str) -> list[torch.device
 
 
 def full_memory(device: torch.device) -> str:
-    """What to say, and what helps, when a GPU's memory does not suffice."""
+    """The message for a GPU whose memory is full, with what helps."""
     return (
         f"the memory of {device} is full; fewer runs at once (--jobs), another GPU (--device) or smaller batches "
         "(--set local_batch, --set public_batch) need less of it"
@@ -49,7 +49,7 @@ def full_memory(device: torch.device) -> str:
 
 
 def describe(devices: Sequence[torch.device]) -> str:
-    """For the result of a run."""
+    """The devices in words, for the result of a run."""
     if len(devices) > 1:
         return f"{len(devices)} processes: {', '.join(describe([device]) for device in devices)}"
     (device,) = devices

@@ -1,8 +1,8 @@
-"""Methods of a user's own, without touching the package.
+"""Plug-ins: methods outside the package.
 
-Three ways, all of which worker processes and Flower nodes see too: ``fedchoir --plugin my_method.py run mine``; the
-environment variable FEDCHOIR_PLUGINS with files or module names, separated like PATH; or, for a package that is
-installed, an entry point in the group ``fedchoir.methods``.
+A plug-in is a Python file given with ``fedchoir --plugin my_method.py``, a file or module named in the environment
+variable FEDCHOIR_PLUGINS (separated like PATH), or an entry point in the group ``fedchoir.methods``. Worker processes
+and Flower nodes load them too.
 """
 
 from __future__ import annotations
@@ -23,31 +23,27 @@ GROUP = "fedchoir.methods"
 
 
 def add_plugin(path: Path) -> None:
-    """Name a file in FEDCHOIR_PLUGINS, which processes that we start inherit."""
+    """Add a file to FEDCHOIR_PLUGINS, which child processes inherit."""
     if not path.is_file():
         raise UsageError(f"--plugin {path} is not a file; it should be a Python file with a Method in it")
-    before = os.environ.get(VARIABLE)
-    os.environ[VARIABLE] = os.pathsep.join([*([before] if before else []), str(path.resolve())])
+    before = [os.environ[VARIABLE]] if os.environ.get(VARIABLE) else []
+    os.environ[VARIABLE] = os.pathsep.join([*before, str(path.resolve())])
 
 
 def load_plugins() -> set[str]:
-    """Import every plug-in; gives the names of the modules whose methods are to be registered."""
-    found = set()
-    for place in os.environ.get(VARIABLE, "").split(os.pathsep):
-        if place.strip():
-            found.add(_load(place.strip()).__name__)
+    """Import every plug-in and return the names of the modules."""
+    places = [place.strip() for place in os.environ.get(VARIABLE, "").split(os.pathsep) if place.strip()]
+    modules = [_load_file(place) if place.endswith(".py") else _import(place, VARIABLE) for place in places]
     for entry in entry_points(group=GROUP):
-        found.add(_imported(entry.value.partition(":")[0], f"entry point {entry.name}").__name__)
-    return found
+        modules.append(_import(entry.value.partition(":")[0], f"entry point {entry.name}"))
+    return {module.__name__ for module in modules}
 
 
-def _load(place: str) -> ModuleType:
-    if not place.endswith(".py"):
-        return _imported(place, VARIABLE)
+def _load_file(place: str) -> ModuleType:
     path = Path(place).expanduser().resolve()
     if not path.is_file():
         raise UsageError(f"{VARIABLE} names {place}, which is not there")
-    # one module for one path, so that two files of the same name do not become one
+    # the path is part of the name: two files of the same name are two modules
     name = f"fedchoir_plugin_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if name in sys.modules:
         return sys.modules[name]
@@ -63,8 +59,8 @@ def _load(place: str) -> ModuleType:
     return module
 
 
-def _imported(name: str, whence: str) -> ModuleType:
+def _import(name: str, source: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except Exception as error:
-        raise UsageError(f"{whence} names the module {name}, which cannot be loaded: {error}") from error
+        raise UsageError(f"{source} names the module {name}, which cannot be loaded: {error}") from error

@@ -1,4 +1,4 @@
-"""Amounts of memory as people write them: ``2GB``, ``500 MB``, ``1.5GiB``."""
+"""Numbers of bytes as text: ``2GB``, ``500 MB``, ``1.5GiB``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 
 
 def parse_size(text: str) -> int:
-    """Bytes.
+    """The bytes of a text such as ``2GB``.
 
     >>> parse_size("2GB"), parse_size("1.5 KiB"), parse_size("0")
     (2000000000, 1536, 0)

@@ -1,0 +1,54 @@
+"""data show, fetch and check."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fedchoir.cli.options import DataRoot, console
+
+app = typer.Typer(no_args_is_help=True, help="Show, check and download data sets.")
+
+
+@app.command()
+def show(data_root: DataRoot = None) -> None:
+    """Show which data sets are present, and how to get the others."""
+    from fedchoir.reporting.listings import data_table
+
+    console.print(data_table(data_root))
+
+
+@app.command(epilog="Example: [bold]fedchoir data fetch mnist[/]")
+def fetch(
+    name: Annotated[str, typer.Argument(help="mnist, usps, svhn, cifar10, cifar100 or fashion-mnist.")],
+    data_root: DataRoot = None,
+) -> None:
+    """Download a data set that torchvision offers."""
+    from fedchoir.data.image.datasets import fetch as download
+
+    console.print(f"{name} is in {download(name, data_root)}")
+
+
+@app.command(epilog="Example: [bold]fedchoir data check my-folder/[/]")
+def check(
+    scenario: Annotated[str, typer.Argument(help="A folder with one data set per client, or a scenario.")],
+    data_root: DataRoot = None,
+    seed: Annotated[int, typer.Option(help="Seed of the split.")] = 0,
+) -> None:
+    """Load a scenario and show what each client would be trained and tested on."""
+    from rich.table import Table
+
+    from fedchoir.data.scenario import load_scenario
+
+    loaded = load_scenario(scenario, root=data_root, seed=seed)
+    table = Table(
+        "client", "train", "classes present", "intra-domain test set",
+        title=f"{loaded.name}: {len(loaded.classes)} classes ({', '.join(loaded.classes[:12])})",
+    )  # fmt: skip
+    for client in loaded.clients:
+        test = f"{client.domain} ({len(loaded.tests[client.domain])})"
+        table.add_row(client.name, str(len(client.train)), str(len(client.train.labels.unique())), test)
+    console.print(table)
+    for note in loaded.notes:
+        console.print(f"[yellow]note:[/] {note}")

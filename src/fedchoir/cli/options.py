@@ -1,0 +1,52 @@
+"""Options that several commands have, and the console they print to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from fedchoir.core.result import Result
+
+console = Console()
+
+Scenario = Annotated[str | None, typer.Option(help="A scenario, or a folder with one sub-folder or .npz per client.")]
+Public = Annotated[str | None, typer.Option(help="A public set, or a folder or .npz.")]
+Models = Annotated[str | None, typer.Option(help="a,b,c: one architecture per client, repeated in turn.")]
+Rounds = Annotated[int | None, typer.Option(help="Communication rounds.")]
+Profile = Annotated[str | None, typer.Option(help="fixed, paper or official: how ambiguities are settled.")]
+DataRoot = Annotated[Path | None, typer.Option(help="Folder of the data sets (default: FEDCHOIR_DATA).")]
+Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+Precision = Annotated[str | None, typer.Option(help="fp32, tf32 or bf16.")]
+Fused = Annotated[bool, typer.Option("--fused", help="Fused layers: Triton kernels, for GPUs.")]
+Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the method.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue a stopped run from its last checkpoint.")]
+Folders = Annotated[list[Path], typer.Argument(help="Folders of runs, or folders of such folders.")]
+
+
+def parse_settings(texts: list[str] | None) -> dict[str, Any]:
+    """The values of ``--set``."""
+    from fedchoir.experiments.config import parse_setting
+
+    return dict(parse_setting(text) for text in texts or [])
+
+
+def given(**values: Any) -> dict[str, Any]:
+    """The options that the user gave: those that are neither None nor an absent flag."""
+    return {name: value for name, value in values.items() if value is not None and value is not False}
+
+
+def print_results(results: Iterable[Result]) -> None:
+    from fedchoir.reporting.tables import rows, terminal_tables
+
+    for table in terminal_tables(rows(list(results))):
+        console.print(table)
+
+
+def print_plain(text: str) -> None:
+    """Print without markup, colours or line breaks of our own."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
