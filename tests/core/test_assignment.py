@@ -1,4 +1,4 @@
-"""Assignments without fixed points, against brute force and for every size."""
+"""Permutations without fixed points: against brute force, and for every number of clients."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def is_derangement(targets: list[int]) -> bool:
 
 @given(costs())
 @settings(max_examples=150, deadline=None)
-def test_nobody_keeps_their_own_and_everybody_gets_one_whatever_the_costs(cost: torch.Tensor) -> None:
+def test_no_item_keeps_its_place_whatever_the_costs(cost: torch.Tensor) -> None:
     assert is_derangement(derangement(cost))
 
 
 @given(st.integers(2, 120), st.integers(0, 2**31))
 @settings(max_examples=40, deadline=None)
-def test_random_exchanges_work_for_every_number_of_clients(n: int, seed: int) -> None:
+def test_random_costs_give_a_derangement_for_every_number_of_clients(n: int, seed: int) -> None:
     assert is_derangement(derangement(random_costs(n, seed, 0)))
 
 
 @pytest.mark.parametrize("n", range(2, 41))
-def test_ties_everywhere(n: int) -> None:
+def test_equal_costs_give_a_derangement(n: int) -> None:
     assert is_derangement(derangement(torch.zeros(n, n)))
 
 
@@ -45,8 +45,8 @@ def test_ties_everywhere(n: int) -> None:
 @settings(max_examples=40, deadline=None)
 def test_it_is_the_cheapest_of_all_derangements(n: int, seed: int) -> None:
     cost = torch.rand(n, n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    everyone = [p for p in itertools.permutations(range(n)) if all(i != j for i, j in enumerate(p))]
-    cheapest = min(sum(cost[i, j].item() for i, j in enumerate(p)) for p in everyone)
+    derangements = [p for p in itertools.permutations(range(n)) if all(i != j for i, j in enumerate(p))]
+    cheapest = min(sum(cost[i, j].item() for i, j in enumerate(p)) for p in derangements)
     assert sum(cost[i, j].item() for i, j in enumerate(derangement(cost))) == pytest.approx(cheapest)
 
 
@@ -55,10 +55,10 @@ def test_a_cost_that_is_not_finite_is_avoided_where_possible() -> None:
         cost = torch.full((3, 3), 100.0)
         cost[0, 1] = bad
         cost[1, 2] = cost[2, 0] = 0.0
-        assert derangement(cost) == [2, 0, 1]  # 300 in all; the other cycle would be free but for 0 → 1
+        assert derangement(cost) == [2, 0, 1]  # costs 300; the other cycle would cost 0 without its entry 0 → 1
 
 
-def test_a_random_exchange_prefers_no_pair() -> None:
+def test_random_costs_prefer_no_pair() -> None:
     counts = torch.zeros(4, 4)
     for seed in range(1200):
         for i, j in enumerate(derangement(random_costs(4, seed, "x"))):
@@ -67,6 +67,6 @@ def test_a_random_exchange_prefers_no_pair() -> None:
     assert (off - 400).abs().max() < 80  # ≈ 4.9 standard deviations of a fair draw
 
 
-def test_one_client_has_nobody_to_exchange_with() -> None:
+def test_one_client_alone_is_refused() -> None:
     with pytest.raises(ValueError, match="2 or more"):
         derangement(torch.zeros(1, 1))

@@ -11,7 +11,8 @@ from torch.nn.functional import cross_entropy
 
 from fedchoir.core.actions import PublicBatch
 from fedchoir.core.batches import PublicView
-from fedchoir.core.client import Client, Teacher
+from fedchoir.core.client import Client
+from fedchoir.core.teachers import Teacher
 from fedchoir.core.settings import Settings
 from fedchoir.core.training import Batch, EagerTrainer
 from fedchoir.data.image.image_set import ImageSet

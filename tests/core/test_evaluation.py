@@ -1,4 +1,4 @@
-"""Many small test sets cost what one large one does, and have the same accuracies."""
+"""Accuracies: small test sets share batches and have the same accuracies; intra-, inter-domain and mean values."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedchoir.core.evaluation import EVAL_BATCH, accuracies, accuracy
+from fedchoir.core.evaluation import EVAL_BATCH, accuracies, accuracy, batch_for, intra_inter, last_rounds_mean
 from fedchoir.data.image.image_set import ImageSet
 
 LENGTHS = [1, 1, 600, 3, 7, 249, 1, 250, 251, 2, 5]
@@ -36,7 +36,7 @@ def test_against_numpy(top_k: int) -> None:
         assert found == accuracy(model, test, top_k)
 
 
-def test_passes_grow_with_images_and_not_with_sets() -> None:
+def test_the_number_of_passes_grows_with_images_and_not_with_sets() -> None:
     sizes: list[int] = []
     accuracies(lambda x: sizes.append(len(x)) or model(x), sets([1] * 1000))
     assert sum(sizes) == 1000
@@ -47,3 +47,24 @@ def test_sets_with_another_normalisation_do_not_share_a_batch() -> None:
     one, two = sets([3, 3])
     dark = ImageSet(two.images, two.labels, mean=(0.9, 0.9, 0.9))
     assert accuracies(model, [one, dark]) == [accuracy(model, one), accuracy(model, dark)]
+
+
+def test_unknown_devices_evaluate_with_the_small_batch() -> None:
+    assert [batch_for(torch.device(name)) for name in ("cpu", "cuda", "meta")] == [250, 1024, 250]
+
+
+def test_intra_and_inter_domain_accuracy() -> None:
+    assert intra_inter([90.0, 40.0, 20.0], domain=1) == (40.0, 55.0)
+    assert intra_inter([90.0, 40.0], domain=None) == (65.0, None)  # label skew: there is one domain
+    assert intra_inter([90.0], domain=0) == (90.0, None)
+
+
+def test_the_reported_accuracy_is_the_mean_of_the_last_three_rounds_cell_by_cell() -> None:
+    rounds = [[[float(r), 10.0 * r], [100.0 - r, 0.0]] for r in range(6)]
+    assert last_rounds_mean(rounds) == [[4.0, 40.0], [96.0, 0.0]]
+    assert last_rounds_mean(rounds[:1]) == rounds[0]
+
+
+def test_a_client_that_missed_an_evaluation_has_the_mean_of_its_others() -> None:
+    assert last_rounds_mean([[[9.0], [0.0]], [[1.0], None], [[2.0], [4.0]], [[3.0], [8.0]]]) == [[2.0], [6.0]]
+    assert last_rounds_mean([[[1.0], None], [[3.0], None]]) == [[2.0], []]

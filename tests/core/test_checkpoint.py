@@ -1,4 +1,4 @@
-"""Checkpoints are whole or not there."""
+"""Checkpoints are complete or absent."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: pyte
     assert checkpoint.facts(checkpoint.latest(tmp_path)) == {"round": 1}  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"folder": "../elsewhere"}', '{"folder": 3}', '{"folder": "round-00009"}'])
+@pytest.mark.parametrize("text", ["", "{", '{"folder": "../other"}', '{"folder": 3}', '{"folder": "round-00009"}'])
 def test_a_damaged_pointer_is_named(tmp_path: Path, text: str) -> None:
     checkpoint.save(tmp_path, 0, states(1.0), {"round": 0})
     (tmp_path / "latest.json").write_text(text)
@@ -70,8 +70,8 @@ def test_a_damaged_tensor_file_is_named(tmp_path: Path) -> None:
         checkpoint.load(saved, "client-0")
 
 
-def test_what_has_not_changed_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a link where there are links, else by a copy; and the old folder may go."""
+def test_unchanged_states_are_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a hard link where the file system has them, else by a copy; the old folder is removed."""
     checkpoint.save(tmp_path, 0, states(1.0), {})
     for round_index in (1, 2):
         saved = checkpoint.save(tmp_path, round_index, [("server", {}), ("client-0", None)], {})

@@ -1,7 +1,8 @@
-"""Robust rules against references, and what they are for: a hostile client does less harm with them than without."""
+"""Robust rules against references, and in attacked runs: a hostile client does less harm with a rule than without."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -10,10 +11,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from tests.helpers import events
 
-from fedchoir import Result
+from fedchoir import Experiment, Result, run
 from fedchoir.core.aggregation import ByName, Gather, Mean, mean
-from fedchoir.core.robust import Robust, corrupted, defended, krum, median, trimmed_mean
+from fedchoir.core.robust import Robust, corrupted, defended, flipped_labels, krum, median, trimmed_mean
 from fedchoir.payload import Payload
 
 RULES = ["median", "trimmed_mean", "krum"]
@@ -40,7 +42,7 @@ def test_krum_keeps_the_cluster_by_its_definition() -> None:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_whatever_one_client_says_the_result_stays_among_the_honest(rule: str) -> None:
+def test_whatever_one_client_sends_the_result_is_among_the_honest_payloads(rule: str) -> None:
     honest = [torch.randn((4, 3), generator=torch.Generator().manual_seed(k)) for k in range(4)]
     low, high = torch.stack(honest).amin(0), torch.stack(honest).amax(0)
     for lie in (1e6, -1e6):
@@ -60,11 +62,11 @@ def test_only_means_are_replaced() -> None:
     assert isinstance(defended(Gather(), "median", 0.2), Gather)
     both = defended(ByName({"a": mean, "b": Gather}), "median", 0.2)
     assert isinstance(both, ByName)
-    assert isinstance(both.ways["a"], Robust)
-    assert isinstance(both.ways["b"], Gather)
+    assert isinstance(both.aggregators["a"], Robust)
+    assert isinstance(both.aggregators["b"], Gather)
 
 
-def test_attacks_do_what_they_are_called() -> None:
+def test_attacks_change_the_floating_point_tensors() -> None:
     payload = Payload(x=torch.tensor([1.0, -2.0, 3.0]), n=torch.tensor([4]), scalars={"s": 1.0})
     draw = torch.Generator().manual_seed(0)
     (flip,) = corrupted([payload], "sign_flip", draw)
@@ -77,8 +79,8 @@ def test_attacks_do_what_they_are_called() -> None:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_a_defence_keeps_what_an_attack_destroys(rule: str, play: Callable[..., Result]) -> None:
-    """FedAvg with one client of three that sends its weights with the sign turned."""
+def test_a_robust_rule_keeps_the_accuracy_that_an_attack_destroys(rule: str, play: Callable[..., Result]) -> None:
+    """FedAvg with one client of three that sends its weights with the opposite sign."""
     attacked = {"attack": "sign_flip", "attackers": 1, "weighting": "uniform"}
     plain = play("fedavg", "plain", rounds=2)
     harmed = play("fedavg", "harmed", rounds=2, settings=attacked)
@@ -87,5 +89,20 @@ def test_a_defence_keeps_what_an_attack_destroys(rule: str, play: Callable[..., 
     assert plain.intra_avg > harmed.intra_avg + 5
 
 
-def test_a_client_that_sends_nan_is_left_out_without_any_defence(play: Callable[..., Result]) -> None:
-    assert play("fedmd", rounds=1, settings={"attack": "nan", "attackers": 1}).rounds == 1
+def test_a_client_that_sends_nan_is_left_out_without_any_rule(
+    small: Callable[..., Experiment],
+) -> None:
+    experiment = small("fedmd", rounds=1, settings={"attack": "nan", "attackers": 1})
+    result = run(experiment)
+    (event,) = events(experiment)
+    assert {out["client"] for out in event["left_out"]} == {result.clients[-1]["name"]}
+    assert math.isfinite(result.intra_avg)
+
+
+def test_label_flips_change_the_private_labels_and_no_payload() -> None:
+    payload = Payload(x=torch.tensor([1.0, -2.0]))
+    (sent,) = corrupted([payload], "label_flip", torch.Generator())
+    assert torch.equal(sent["x"], payload["x"])
+    labels = torch.tensor([0, 1, 3])
+    assert flipped_labels(labels, 4).tolist() == [3, 2, 0]
+    assert torch.equal(flipped_labels(flipped_labels(labels, 4), 4), labels)
