@@ -32,7 +32,7 @@ from fedchoir import Experiment, run
 from fedchoir.core.result import load_result, read_events
 from fedchoir.experiments.config import make_plan
 from fedchoir.experiments.run import prepare
-from fedchoir.reporting.analysis.rounds_to_target import rounds_to_target
+from fedchoir.reporting.run_groups import rounds_to_target
 
 CONTRAST = [{"kappa": k, "tau2": 0.5} for k in (1.0, 0.1, 0.5, 2.0, 5.0)] + [
     {"kappa": k, "tau2": 0.05} for k in (0.1, 0.5)

@@ -43,7 +43,7 @@ def models_held(result: Result) -> float | None:
     counts = [] if files or not shared else [1.0]
     for sizes in map(_sizes, files):
         if model := sizes.get("model") or shared:
-            counts.append(1 + sum(sizes.get(kind, 0) for kind in ("memory", "parts", "modules")) / model)
+            counts.append(1 + sum(sizes.get(kind, 0) for kind in ("memory", "modules")) / model)
     return mean(counts) if counts else None
 
 

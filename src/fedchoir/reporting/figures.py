@@ -1,4 +1,4 @@
-"""Figures for papers, drawn with matplotlib from the data of `fedchoir.reporting.analysis`: PNG or SVG, colour-blind-safe."""
+"""Draws the data of `fedchoir.reporting.analysis` with matplotlib, in colour-blind-safe colours, as PNG or SVG."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-# Okabe and Ito's eight (yellow darkened to be seen on white)
+# Okabe and Ito's palette, with a darker yellow for white paper
 OKABE_ITO = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#b8a900")
 DASHES = ("-", "-", "-", "-", "--", "--", "--", "--")
 STYLE: dict[Any, Any] = {
@@ -23,7 +23,7 @@ Data = dict[str, Any]
 
 
 def save(draw: Callable[[Data], Figure], data: Data, path: Path) -> None:
-    """Draw data into a file; the same data gives the same file."""
+    """Draw data into a file. The same data gives the same bytes."""
     metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
     with rc_context(STYLE):
         draw(data).savefig(path, metadata=metadata)
@@ -38,7 +38,7 @@ def panels(count: int, columns: int, *, size: float = 2.3, wide: float | None = 
 
 
 def heat(axes: Axes, matrix: Sequence[Sequence[float | None]], title: str, **options: Any) -> Any:
-    """A matrix as colours, without frame or ticks."""
+    """Draw a matrix as colours, without ticks."""
     shown = axes.imshow(np.array(matrix, dtype=float), interpolation="nearest", **options)
     axes.set_title(title)
     axes.set_xticks([])
@@ -60,14 +60,14 @@ def accuracy(data: Data) -> Figure:
 
 
 def over_rounds(ax: Axes, title: str) -> None:
-    """The frame of accuracies over the rounds."""
+    """Label the axes of a plot of accuracy against rounds."""
     ax.set(title=title, xlabel="round", ylabel="accuracy, %")
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.grid(alpha=0.25)
 
 
 def curves(data: Data) -> Figure:
-    """Rows of a table over the rounds: means over seeds, with a band of one standard deviation."""
+    """Accuracy of table rows against rounds: means over seeds with a band of one standard deviation."""
     figure, axes = panels(2, 2, size=3.2, wide=4.2)
     for metric, ax in zip(("intra", "inter"), axes, strict=True):
         for k, row in enumerate(data["rows"]):
@@ -75,7 +75,7 @@ def curves(data: Data) -> Figure:
             colour, dash = OKABE_ITO[k % 8], "-" if k < 8 else "--"
             ax.plot(row["rounds"], mean, dash, color=colour, label=row["label"])
             ax.fill_between(row["rounds"], mean - sd, mean + sd, color=colour, alpha=0.18, linewidth=0)
-        over_rounds(ax, {"intra": "at home", "inter": "between domains"}[metric])
+        over_rounds(ax, f"{metric}-domain accuracy")
     lines, labels = axes[0].get_legend_handles_labels()
     figure.legend(lines, labels, loc="outside right center", frameon=False, fontsize=8)
     return figure
@@ -122,7 +122,7 @@ def tsne(data: Data) -> Figure:
 
 
 def class_colours(count: int) -> list[Any]:
-    """One colour a class: Okabe and Ito's, grey and brown for up to ten; no palette is safe for more."""
+    """One colour per class: colour-blind-safe for up to ten classes."""
     if count <= 10:
         return [*OKABE_ITO, "#999999", "#7a3b00"][:count]
     return [colormaps["turbo"](0.05 + 0.9 * k / (count - 1)) for k in range(count)]
@@ -152,7 +152,7 @@ def cka(data: Data) -> Figure:
 
 
 def square(figure: Figure, ax: Axes, names: list[str], matrix: list[list[float | None]], title: str) -> None:
-    """Clients against clients from 0 to 1, with the numbers where there is room."""
+    """Draw a matrix of clients by clients with values from 0 to 1, with numbers for up to ten clients."""
     shown = heat(ax, matrix, title, vmin=0, vmax=1, cmap="viridis")
     ax.set_xticks(range(len(names)), names, rotation=45, ha="right", fontsize=7)
     ax.set_yticks(range(len(names)), names, fontsize=7)
@@ -191,9 +191,9 @@ def domain_distance(data: Data) -> Figure:
     for k, name in enumerate(data["clients"][:8]):
         ax.scatter([], [], color=OKABE_ITO[k % 8], label=f"model of {name}")
     for t, name in enumerate(data["tests"][:8]):
-        ax.scatter([], [], color="grey", marker=marks[t % 8], label=f"tested on {name}")
+        ax.scatter([], [], color="grey", marker=marks[t % 8], label=f"test set of {name}")
     rho = data["rank_correlation"]
-    ax.set(xlabel="proxy A-distance to the own domain", ylabel="accuracy there, %",
+    ax.set(xlabel="proxy A-distance to the own domain", ylabel="accuracy on the other domain, %",
            title="" if rho is None else f"Spearman's ρ = {rho:.2f}")  # fmt: skip
     ax.set_xlim(-0.05, 2.05)
     ax.grid(alpha=0.25)
@@ -213,7 +213,7 @@ def activation(data: Data) -> Figure:
             ax = axes[r * columns + 1 + k]
             ax.imshow(image.mean(axis=2), cmap="gray", vmin=0, vmax=255)
             ax.imshow(np.array(heat_map), cmap="viridis", alpha=0.6, vmin=0, vmax=1)
-            ax.set_title(f"{data['clients'][k]}: {row['said'][k]}", fontsize=7)
+            ax.set_title(f"{data['clients'][k]}: {row['predicted'][k]}", fontsize=7)
     for ax in axes:
         ax.set(xticks=[], yticks=[])
     return figure

@@ -17,7 +17,7 @@ from statistics import mean
 from string import Template
 from typing import Any
 
-from fedchoir.reporting.run_data import Run, find_runs, matrices_each, read_run, run_data
+from fedchoir.reporting.run_data import Run, matrices_each, read_runs, run_data
 from fedchoir.reporting.run_groups import Number, Row, delta, grouped, rows
 from fedchoir.reporting.store import extra
 from fedchoir.reporting.tables import METRICS, as_text, notes
@@ -33,7 +33,7 @@ SCRIPTS = ("dom.js", "charts.js", "sections.js")
 
 def write_report(paths: Sequence[Path], out: Path | None = None) -> Path:
     """Write the report of the runs in some folders; by default ``report.html`` in the first folder."""
-    runs = [run for run in map(read_run, find_runs(paths)) if run is not None]
+    runs = read_runs(paths)
     if not runs:
         raise UsageError(f"no run in {', '.join(map(str, paths))} has an evaluated round yet")
     first = paths[0]
@@ -97,22 +97,22 @@ def page_data(runs: Sequence[Run]) -> dict[str, Any]:
     groups = [
         {
             "title": short_group(title),
-            "rows": [row_data(row, members, position) for row in members],
-            "notes": notes(members),
-            "text": {style: as_text(members, style) for style in ("latex", "md", "csv")},
+            "rows": [row_data(row, group_rows, position) for row in group_rows],
+            "notes": notes(group_rows),
+            "text": {style: as_text(group_rows, style) for style in ("latex", "md", "csv")},
         }
-        for title, members in grouped(rows([run.result for run in runs]))
+        for title, group_rows in grouped(rows([run.result for run in runs]))
     ]
     return {"groups": groups, "runs": data}
 
 
-def row_data(row: Row, members: Sequence[Row], position: dict[int, int]) -> dict[str, Any]:
+def row_data(row: Row, group_rows: Sequence[Row], position: dict[int, int]) -> dict[str, Any]:
     printed = {metric: row.published.printed[metric] for metric in METRICS if metric in row.published.printed}
     return {
         "label": row.label,
         "seeds": len(row.results),
         **{metric: number_data(row.number(metric)) for metric in METRICS},
-        "delta": delta(row, members, "inter"),
+        "delta": delta(row, group_rows, "inter"),
         "published": {m: {"mean": n.value, "sd": n.sd, "title": f"{n.table}, {n.label}"} for m, n in printed.items()},
         "traffic": row.bytes_per_round,
         "messages": mean(result.messages for result in row.results),
@@ -137,8 +137,9 @@ def run_names(folders: Sequence[Path]) -> list[str]:
     >>> run_names([Path("/a/runs/x/seed0"), Path("/a/runs/y/seed0")])
     ['x/seed0', 'y/seed0']
     """
-    for depth in range(1, 1 + max(len(folder.parts) for folder in folders)):
-        names = ["/".join(folder.parts[-depth:]) for folder in folders]
+    paths = [folder.as_posix().split("/") for folder in folders]
+    for depth in range(1, 1 + max(map(len, paths))):
+        names = ["/".join(path[-depth:]) for path in paths]
         if len(set(names)) == len(names):
             return names
     return [str(folder) for folder in folders]

@@ -1,28 +1,25 @@
-"""A run as a person watches it: rounds, who is doing what, how good it is, how long it will take."""
+"""The progress bar of a run: rounds, accuracy, current client and remaining time."""
 
 from __future__ import annotations
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from rich.progress import TimeRemainingColumn as Remaining
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from fedchoir.core.federation_spec import FederationSpec
 from fedchoir.core.result import Event
 from fedchoir.experiments.config import Plan
 
-PHASES = {
-    "speak": "speaks about the public set",
-    "listen": "learns from the others",
-    "practise": "practises at home",
-    "pretrain": "trains alone first",
-    "upload": "sends its weights",
-    "download": "takes the global weights",
-    "evaluate": "is tested",
-}
+
+def activity(client: str, phase: str) -> str:
+    """
+    >>> activity("mnist", "local_update")
+    'mnist: local update'
+    """
+    return f"{client}: {phase.replace('_', ' ')}"
 
 
 class LiveProgress:
-    """An `Observer` with a rich progress bar. Not on a terminal it prints nothing."""
+    """An `Observer` with a rich progress bar. It prints nothing if the console is not a terminal."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._progress = Progress(
@@ -32,38 +29,34 @@ class LiveProgress:
             TextColumn("rounds ·"),
             TimeElapsedColumn(),
             TextColumn("· left"),
-            Remaining(),
-            TextColumn("· [green]{task.fields[accuracy]}[/] [dim]{task.fields[doing]}"),
+            TimeRemainingColumn(),
+            TextColumn("· [green]{task.fields[accuracy]}[/] [dim]{task.fields[activity]}"),
             console=console,
             disable=console is not None and not console.is_terminal,
         )
-        self._task: TaskID | None = None
+        self._bar = self._progress.add_task("", start=False, accuracy="", activity="")
 
-    def began(self, plan: Plan, task: FederationSpec, done: list[Event]) -> None:
+    def began(self, plan: Plan, spec: FederationSpec, done: list[Event]) -> None:
         self._progress.start()
-        self._task = self._progress.add_task(
-            plan.experiment.method, total=task.rounds, completed=len(done), accuracy="", doing=""
-        )
+        self._progress.start_task(self._bar)
+        self._progress.update(self._bar, description=plan.experiment.method, total=spec.rounds, completed=len(done))
         if done:
             self._show(done[-1])
 
     def client(self, name: str, phase: str) -> None:
-        if self._task is not None:
-            self._progress.update(self._task, doing=f"{name} {PHASES.get(phase, phase)}")
+        self._progress.update(self._bar, activity=activity(name, phase))
 
     def round(self, event: Event) -> None:
-        if self._task is not None:
-            self._progress.advance(self._task)
-            self._show(event)
+        self._progress.advance(self._bar)
+        self._show(event)
 
     def ended(self) -> None:
-        if self._task is not None:
-            self._progress.update(self._task, doing="")
+        self._progress.update(self._bar, activity="")
         self._progress.stop()
 
     def _show(self, event: Event) -> None:
-        if self._task is not None and event["intra_avg"] is not None:
+        if event["intra_avg"] is not None:
             inter = "" if event["inter_avg"] is None else f" · inter {event['inter_avg']:.1f} %"
             left_out = f" · [red]left out {len(event['left_out'])}[/]" if event["left_out"] else ""
-            cost = f" · ε {max(event['privacy']['epsilon'].values()):.2f}" if "privacy" in event else ""
-            self._progress.update(self._task, accuracy=f"intra {event['intra_avg']:.1f} %{inter}{cost}{left_out}")
+            epsilon = f" · ε {max(event['privacy']['epsilon'].values()):.2f}" if "privacy" in event else ""
+            self._progress.update(self._bar, accuracy=f"intra {event['intra_avg']:.1f} %{inter}{epsilon}{left_out}")

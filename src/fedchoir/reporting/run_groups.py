@@ -109,9 +109,11 @@ def grouped(table_rows: Iterable[Row]) -> list[tuple[str, list[Row]]]:
     return list(groups.items())
 
 
-def delta(row: Row, members: Iterable[Row], metric: str) -> float | None:
+def delta(row: Row, group_rows: Iterable[Row], metric: str) -> float | None:
     """The gain over ``solo``; where the group has several solo rows, over the one with the shortest label."""
-    solo = min((other for other in members if other.method == "solo"), key=lambda other: len(other.label), default=None)
+    solo = min(
+        (other for other in group_rows if other.method == "solo"), key=lambda other: len(other.label), default=None
+    )
     base, own = solo and solo.number(metric), row.number(metric)
     return None if base is None or own is None or row.method == "solo" else own.mean - base.mean
 
@@ -126,8 +128,8 @@ def group_of(result: Result) -> str:
     """What two runs must share to be compared: data, models and number of rounds."""
     models = [client["model"] for client in result.clients]
     shown = models[0] if len(set(models)) == 1 else ", ".join(models if len(models) <= 8 else dict.fromkeys(models))
-    parts = [result.scenario, f"{len(models)} clients ({shown})", f"{result.rounds} rounds", *_data_options(result)]
-    return " · ".join(parts)
+    facts = [result.scenario, f"{len(models)} clients ({shown})", f"{result.rounds} rounds", *_data_options(result)]
+    return " · ".join(facts)
 
 
 def _data_options(result: Result) -> list[str]:
@@ -143,11 +145,11 @@ def label_of(result: Result, in_group: Sequence[Result]) -> str:
     """The sweep's label or the method, and what distinguishes the run from others of that name in its group."""
     name = extra(result, "label") or result.method
     same = [r for r in in_group if (extra(r, "label") or r.method) == name]
-    parts = [name]
+    words = [name]
     if len({r.profile for r in same}) > 1 or (result.profile != "fixed" and extra(result, "label") is None):
-        parts.append(result.profile)
+        words.append(result.profile)
     variants = [r for r in same if r.profile == result.profile and r.method == result.method]
     differing = {k for r in variants for k in result.settings if r.settings.get(k) != result.settings[k]}
-    parts += [f"{k}={result.settings[k]}" for k in sorted(differing - DATA)]
-    parts += [f"{k}={getattr(result, k)}" for k in ("public", "precision") if len({getattr(r, k) for r in same}) > 1]
-    return " ".join(parts)
+    words += [f"{k}={result.settings[k]}" for k in sorted(differing - DATA)]
+    words += [f"{k}={getattr(result, k)}" for k in ("public", "precision") if len({getattr(r, k) for r in same}) > 1]
+    return " ".join(words)

@@ -1,4 +1,4 @@
-"""A sweep as a person watches it: how many runs are done, and how far those at work have come."""
+"""The progress of a sweep: how many runs are finished, and the rounds of those that are running."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from fedchoir.experiments.scheduler import Outcome
 from fedchoir.experiments.sweep import Job
 
-SAID = {"finished": "[green]finished[/]", "skipped": "[dim]was finished before[/]", "failed": "[red]failed[/]"}
+STATES = {"finished": "[green]finished[/]", "skipped": "[dim]was finished before[/]", "failed": "[red]failed[/]"}
 
 
 class SweepView:
-    """One bar for the sweep and one for each run at work; not on a terminal, a line for each run that ends."""
+    """One bar for the sweep and one for each running run; without a terminal, one line for each run that ends."""
 
     def __init__(self, console: Console, jobs: Sequence[Job]) -> None:
         self._progress = Progress(
@@ -25,28 +25,29 @@ class SweepView:
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            TextColumn("[dim]{task.fields[doing]}"),
+            TextColumn("[dim]{task.fields[accuracy]}"),
             console=console,
             disable=not console.is_terminal,
         )
-        self._all = self._progress.add_task("[bold]runs", total=len(jobs), doing="")
+        self._all = self._progress.add_task("[bold]runs", total=len(jobs), accuracy="")
         self._runs: dict[str, TaskID] = {}
 
-    def __call__(self, job: Job, said: dict[str, Any]) -> None:
-        """Show news of a run, as `fedchoir.experiments.scheduler.run_jobs` reports it."""
-        if said["event"] == "began":
-            name = escape(job.name)
-            self._runs[job.name] = self._progress.add_task(name, total=said["rounds"], completed=said["done"], doing="")
-        elif said["event"] == "round" and job.name in self._runs:
-            doing = " · ".join(f"{k} {said[k]:.1f} %" for k in ("intra", "inter") if said[k] is not None)
-            self._progress.update(self._runs[job.name], advance=1, doing=doing)
-        elif said["event"] in SAID:
+    def __call__(self, job: Job, report: dict[str, Any]) -> None:
+        """Show what `fedchoir.experiments.scheduler.run_jobs` reports about a run."""
+        state, name = report["event"], escape(job.name)
+        if state == "began":
+            rounds, done = report["rounds"], report["done"]
+            self._runs[job.name] = self._progress.add_task(name, total=rounds, completed=done, accuracy="")
+        elif state == "round" and job.name in self._runs:
+            accuracy = " · ".join(f"{k} {report[k]:.1f} %" for k in ("intra", "inter") if report[k] is not None)
+            self._progress.update(self._runs[job.name], advance=1, accuracy=accuracy)
+        elif state in STATES:
             if job.name in self._runs:
                 self._progress.remove_task(self._runs.pop(job.name))
             self._progress.advance(self._all)
-            took = f" in {said['seconds']:.0f} s" if said["event"] == "finished" else ""
-            why = f": {escape(said['why'])}" if said.get("why") else ""
-            line = f"{escape(job.name)} {SAID[said['event']]}{took}{why}"
+            seconds = f" in {report['seconds']:.0f} s" if state == "finished" else ""
+            why = f": {escape(report['why'])}" if report.get("why") else ""
+            line = f"{name} {STATES[state]}{seconds}{why}"
             self._progress.console.print(line, highlight=False, soft_wrap=True)
 
     def __enter__(self) -> SweepView:
@@ -58,8 +59,8 @@ class SweepView:
 
 
 def summary(outcomes: Sequence[Outcome], out: Path) -> str:
-    """What a sweep ends with: how many runs, and where to look when something went wrong."""
-    done, before, lost = (sum(o.state == state for o in outcomes) for state in ("finished", "skipped", "failed"))
-    text = f"{done} finished, {before} were finished before, {lost} failed · {out}/"
-    failed = [o for o in outcomes if o.state == "failed"]
-    return "\n".join([text, *(f"failed: {o.job.name}" + (f" (log: {o.log})" if o.log else "") for o in failed)])
+    """The last lines of a sweep: how many runs finished or failed, and the logs of those that failed."""
+    states = [outcome.state for outcome in outcomes]
+    text = "{} finished, {} were finished before, {} failed".format(*map(states.count, STATES))
+    failed = [f"failed: {o.job.name}" + (f" (log: {o.log})" if o.log else "") for o in outcomes if o.state == "failed"]
+    return "\n".join([f"{text} · {out}/", *failed])

@@ -32,7 +32,7 @@ def as_text(table_rows: Sequence[Row], style: str, view: View = "accuracy", targ
     """The sheets of a view as ``md`` or ``latex``, or all numbers of the rows as ``csv``."""
     if style != "csv":
         return "\n".join({"md": markdown, "latex": latex}[style](sheet) for sheet in sheets(table_rows, view, target))
-    records = [record(row, members, view, target) for _, members in grouped(table_rows) for row in members]
+    records = [record(row, group_rows, view, target) for _, group_rows in grouped(table_rows) for row in group_rows]
     text = io.StringIO()
     writer = csv.DictWriter(text, dict.fromkeys(name for line in records for name in line), lineterminator="\n")
     writer.writeheader()
@@ -43,62 +43,62 @@ def as_text(table_rows: Sequence[Row], style: str, view: View = "accuracy", targ
 def sheets(table_rows: Sequence[Row], view: View = "accuracy", target: float | None = None) -> list[Sheet]:
     """The tables of a view, one or two per group. ``target`` adds the rounds needed to reach an accuracy."""
     made: list[Sheet] = []
-    for group, members in grouped(table_rows):
+    for group, group_rows in grouped(table_rows):
         if view == "accuracy":
-            made.append(accuracy_sheet(group, members, target))
+            made.append(accuracy_sheet(group, group_rows, target))
         elif view == "clients":
-            made += [client_sheet(group, members, metric) for metric in METRICS if members[0].clients(metric)]
+            made += [client_sheet(group, group_rows, metric) for metric in METRICS if group_rows[0].clients(metric)]
         else:
-            made.append(cost_sheet(group, members))
+            made.append(cost_sheet(group, group_rows))
     return made
 
 
-def accuracy_sheet(group: str, members: Sequence[Row], target: float | None = None) -> Sheet:
+def accuracy_sheet(group: str, group_rows: Sequence[Row], target: float | None = None) -> Sheet:
     """One line per method: intra and inter accuracy with Δ to solo and the paper's number, rounds to a target, cost."""
     columns: Columns = [
-        ("method", [Cell(row.label) for row in members]),
-        ("seeds", [Cell(str(len(row.results))) for row in members]),
+        ("method", [Cell(row.label) for row in group_rows]),
+        ("seeds", [Cell(str(len(row.results))) for row in group_rows]),
     ]
-    single = not any(row.number("inter") for row in members)
+    single = not any(row.number("inter") for row in group_rows)
     for metric in METRICS[:1] if single else METRICS:
-        columns.append((f"{'accuracy' if single else metric} %", _ranked([row.number(metric) for row in members])))
-        if any(row.method == "solo" for row in members) and len(members) > 1:
-            columns.append(("Δ solo", [Cell(_signed(delta(row, members, metric))) for row in members]))
-        if any(metric in row.published.printed for row in members):
-            columns.append(("paper (ours −)", [Cell(_paper(row, metric)) for row in members]))
-    goals = [_target(row) if target is None else target for row in members]
+        columns.append((f"{'accuracy' if single else metric} %", _ranked([row.number(metric) for row in group_rows])))
+        if any(row.method == "solo" for row in group_rows) and len(group_rows) > 1:
+            columns.append(("Δ solo", [Cell(_signed(delta(row, group_rows, metric))) for row in group_rows]))
+        if any(metric in row.published.printed for row in group_rows):
+            columns.append(("paper (ours −)", [Cell(_paper(row, metric)) for row in group_rows]))
+    goals = [_target(row) if target is None else target for row in group_rows]
     if any(goal is not None for goal in goals):
-        columns.append(("rounds", [Cell(_rounds(row, goal)) for row, goal in zip(members, goals, strict=True)]))
-    columns.append(("bytes / round", [Cell(readable_bytes(row.bytes_per_round)) for row in members]))
-    columns.append(("seconds", [Cell(f"{row.seconds:.1f}") for row in members]))
+        columns.append(("rounds", [Cell(_rounds(row, goal)) for row, goal in zip(group_rows, goals, strict=True)]))
+    columns.append(("bytes / round", [Cell(readable_bytes(row.bytes_per_round)) for row in group_rows]))
+    columns.append(("seconds", [Cell(f"{row.seconds:.1f}") for row in group_rows]))
     header, cells = zip(*columns, strict=True)
-    return Sheet(group, header, tuple(zip(*cells, strict=True)), notes(members))
+    return Sheet(group, header, tuple(zip(*cells, strict=True)), notes(group_rows))
 
 
-def client_sheet(group: str, members: Sequence[Row], metric: str) -> Sheet:
+def client_sheet(group: str, group_rows: Sequence[Row], metric: str) -> Sheet:
     """One column per client and the average, as papers print it; the paper's own line follows ours."""
-    names = [client["name"] for client in members[0].results[0].clients]
+    names = [client["name"] for client in group_rows[0].results[0].clients]
     arrow = " →" if metric == "inter" else ""
-    numbers = [[*(row.clients(metric) or [None] * len(names)), row.number(metric)] for row in members]
+    numbers = [[*(row.clients(metric) or [None] * len(names)), row.number(metric)] for row in group_rows]
     columns = [_ranked(column) for column in zip(*numbers, strict=True)]
     lines: list[tuple[Cell, ...]] = []
-    for row, cells in zip(members, zip(*columns, strict=True), strict=True):
-        lines.append((Cell(row.label), *cells, Cell(_signed(delta(row, members, metric)))))
+    for row, cells in zip(group_rows, zip(*columns, strict=True), strict=True):
+        lines.append((Cell(row.label), *cells, Cell(_signed(delta(row, group_rows, metric)))))
         if (printed := row.published.printed.get(metric)) is not None:
             theirs = printed.clients if len(printed.clients) == len(names) else [None] * len(names)
             gap = "" if row.published.other_data else f"ours {_signed(_gap(row, metric))}"
             shown = [NONE if v is None else f"{v:.2f}" for v in (*theirs, printed.value)]
             lines.append(tuple(map(Cell, (f"  {printed.table}", *shown, gap))))
     header = ("method", *(f"{name}{arrow}" for name in names), "average", "Δ solo")
-    return Sheet(f"{group} · {metric}", header, tuple(lines), notes(members))
+    return Sheet(f"{group} · {metric}", header, tuple(lines), notes(group_rows))
 
 
-def cost_sheet(group: str, members: Sequence[Row]) -> Sheet:
+def cost_sheet(group: str, group_rows: Sequence[Row]) -> Sheet:
     """Measured bytes, models held, seconds of each phase, and the added seconds over the fastest row of the group."""
-    costs = [cost_of(row) for row in members]
+    costs = [cost_of(row) for row in group_rows]
     totals = [cost["seconds_total"] or 0.0 for cost in costs]
     lines = []
-    for row, cost, total in zip(members, costs, totals, strict=True):
+    for row, cost, total in zip(group_rows, costs, totals, strict=True):
         phases = (cost.get(f"seconds_{name}") or 0.0 for name in ("public", "local", "evaluate", "total"))
         held = cost["models_held"]
         cells = (
@@ -115,7 +115,7 @@ def cost_sheet(group: str, members: Sequence[Row]) -> Sheet:
     return Sheet(f"{group} · cost", header, tuple(lines), explanation)
 
 
-def record(row: Row, members: Sequence[Row], view: View = "accuracy", target: float | None = None) -> dict[str, Any]:
+def record(row: Row, group_rows: Sequence[Row], view: View = "accuracy", target: float | None = None) -> dict[str, Any]:
     """All numbers of a row by name. Names without a number are absent."""
     first = row.results[0]
     facts: dict[str, Any] = {
@@ -126,7 +126,7 @@ def record(row: Row, members: Sequence[Row], view: View = "accuracy", target: fl
         own, printed = row.number(metric), row.published.printed.get(metric)
         if own is None:
             continue
-        facts |= {metric: own.mean, f"{metric}_sd": own.sd, f"{metric}_minus_solo": delta(row, members, metric)}
+        facts |= {metric: own.mean, f"{metric}_sd": own.sd, f"{metric}_minus_solo": delta(row, group_rows, metric)}
         if printed is not None:
             facts |= {f"{metric}_paper": printed.value, f"{metric}_paper_table": printed.table}
             facts[f"{metric}_minus_paper"] = None if row.published.other_data else _gap(row, metric)
@@ -180,9 +180,9 @@ def _rounds(row: Row, goal: float | None) -> str:
     return f"{own} (paper {row.published.printed['rounds'].value:g})" if _target(row) == goal else own
 
 
-def notes(members: Sequence[Row]) -> tuple[str, ...]:
+def notes(group_rows: Sequence[Row]) -> tuple[str, ...]:
     """Sources of the papers' numbers, differences between our runs and theirs, and remarks on the data."""
-    matched = [(row.label, row.published) for row in members if row.published]
+    matched = [(row.label, row.published) for row in group_rows if row.published]
     same = [(label, match) for label, match in matched if not match.other_data]
     other = [match for _, match in matched if match.other_data]
     lines = [f"paper: {_tables(match for _, match in same)}"] if same else []
@@ -192,7 +192,7 @@ def notes(members: Sequence[Row]) -> tuple[str, ...]:
     lines += _differences([(label, match.notes) for label, match in same])
     doubted = [n for _, match in matched for n in match.printed.values() if n.doubt]
     lines += dict.fromkeys(f"{n.table}, {n.label} {n.metric}: {n.doubt}" for n in doubted)
-    remarks = dict.fromkeys(note for row in members for result in row.results for note in result.notes)
+    remarks = dict.fromkeys(note for row in group_rows for result in row.results for note in result.notes)
     return (*lines, f"data: {'; '.join(remarks)}") if remarks else tuple(lines)
 
 

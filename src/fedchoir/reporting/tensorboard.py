@@ -1,4 +1,4 @@
-"""The curves of a run as TensorBoard events, under ``DIR/tensorboard``."""
+"""Writes the curves of a run as TensorBoard events under ``DIR/tensorboard``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedchoir.core.federation_spec import FederationSpec
 from fedchoir.core.result import Event
 from fedchoir.experiments.config import Plan
 
-SHOWN = 50  # clients with curves of their own: nobody looks at ten thousand, and writing them takes time
+MAX_CLIENTS = 50  # clients with their own curves; writing thousands takes time
 
 
 class TensorBoard:
@@ -21,13 +21,13 @@ class TensorBoard:
         self._writer: Any = None
         self._names: list[str] = []
 
-    def began(self, plan: Plan, task: FederationSpec, done: list[Event]) -> None:
+    def began(self, plan: Plan, spec: FederationSpec, done: list[Event]) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         folder = self._folder or plan.out / "tensorboard"
-        # purge_step hides what a killed run wrote after its last checkpoint
+        # purge_step hides what an interrupted run wrote after its last checkpoint
         self._writer = SummaryWriter(str(folder), purge_step=len(done) if done else None)
-        self._names = [card.name for card in task.clients]
+        self._names = [client.name for client in spec.clients]
 
     def client(self, name: str, phase: str) -> None:
         pass
@@ -37,10 +37,10 @@ class TensorBoard:
         for name in ("intra_avg", "inter_avg"):
             if event[name] is not None:
                 self._writer.add_scalar(f"accuracy/{name}", event[name], step)
-        for client, row in zip(self._names[:SHOWN], event["accuracy"] or [], strict=False):
+        for client, row in zip(self._names[:MAX_CLIENTS], event["accuracy"] or [], strict=False):
             if row:
                 self._writer.add_scalar(f"accuracy of {client}/mean over tests", sum(row) / len(row), step)
-        for client, losses in islice(event["losses"].items(), SHOWN):
+        for client, losses in islice(event["losses"].items(), MAX_CLIENTS):
             for phase, value in losses.items():
                 self._writer.add_scalar(f"{phase}/{client}", value, step)
         for name in ("bytes_up", "bytes_down", "messages"):

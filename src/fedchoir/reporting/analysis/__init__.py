@@ -1,1 +1,1 @@
-"""What the papers' figures show, computed from a finished run."""
+"""The papers' figures, computed from a finished run."""

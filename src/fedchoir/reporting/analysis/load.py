@@ -1,4 +1,4 @@
-"""A run that was played, with its clients as they were after the last round."""
+"""Loads a finished run with its clients as they were after the last round."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BATCH = 500
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run's clients, data and events. ``public`` is None where the method uses no public set."""
+    """The clients, data and events of a run. ``public`` is None if the method uses no public set."""
 
     folder: Path
     plan: Plan
@@ -45,11 +45,16 @@ class FinishedRun:
 
     @property
     def labelled(self) -> bool:
-        """Whether the clients' classifiers mean something: not where a probe is trained to score them."""
+        """Whether the clients' own classifiers were trained; self-supervised methods are scored by a probe."""
         return type(self.method).evaluate is Method.evaluate
 
     @property
-    def homes(self) -> list[str]:
+    def names(self) -> list[str]:
+        return [client.name for client in self.clients]
+
+    @property
+    def domains(self) -> list[str]:
+        """The name of each client's own test set."""
         return [data.domain for data in self.scenario.clients]
 
     @cached_property
@@ -67,7 +72,7 @@ class FinishedRun:
         return {name: self.sample(test, count, name) for name, test in self.scenario.tests.items()}
 
     def public_images(self, count: int) -> Tensor | None:
-        """The first public images as the models see them, without augmentation: N×3×S×S."""
+        """The first public images, normalised and without augmentation: N×3×S×S."""
         if self.public is None:
             return None
         return normalise(self.public.images[:count], self.public.mean, self.public.std)
@@ -77,25 +82,23 @@ def load_run(folder: Path, *, data_root: Path | None = None, device: str = "auto
     """The run in a folder, rebuilt from ``experiment.toml`` and its last checkpoint."""
     toml = folder / "experiment.toml"
     if not toml.exists():
-        raise UsageError(f"{folder} holds no run: there is no {toml}")
+        raise UsageError(f"{folder} is not a run: there is no {toml}")
     values = {**read_toml(toml), "out": folder, "device": device}
     if data_root is not None:
         values["data_root"] = data_root
     plan = make_plan(Experiment(**values))
     method, scenario, public = prepare(plan)
-    place = pick_device(device)
-    engine = LocalEngine(
-        method, scenario, public, device=place, precision=plan.experiment.precision, budget=float("inf")
-    )
-    federation = Server(method, engine, tuple(scenario.tests), folder=folder / "checkpoint")
+    precision = plan.experiment.precision
+    engine = LocalEngine(method, scenario, public, device=pick_device(device), precision=precision, budget=float("inf"))
+    server = Server(method, engine, tuple(scenario.tests), folder=folder / "checkpoint")
     try:
-        if not federation.resume():
-            raise UsageError(f"{folder} has no checkpoint, so its models cannot be looked at")
+        if not server.resume():
+            raise UsageError(f"{folder} has no checkpoint, so its models cannot be loaded")
         clients = list(engine.clients)
     except (RuntimeError, OSError) as error:
         first = str(error).splitlines()[0]
         raise UsageError(f"the checkpoint in {folder} does not fit its experiment.toml: {first}") from None
-    if weights := method.global_weights():  # what was tested
+    if weights := method.global_weights():  # the model that was evaluated
         for client in clients:
             client.model.load_state_dict(weights)
     events = read_events(folder / "events.jsonl")
@@ -103,13 +106,14 @@ def load_run(folder: Path, *, data_root: Path | None = None, device: str = "auto
 
 
 @torch.no_grad()
-def answers(client: Client, images: Tensor) -> tuple[Tensor, Tensor]:
-    """What a client's model says about normalised images, in eval mode: features N×d and logits N×C, on the CPU."""
+def outputs(client: Client, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Features N×d and logits N×C of a client's model on normalised images, in eval mode, on the CPU."""
     client.model.eval()
-    parts = [client.features_and_logits(chunk.to(client.device)) for chunk in images.split(BATCH)]
-    return torch.cat([h.cpu() for h, _ in parts]), torch.cat([z.cpu() for _, z in parts])
+    batches = [client.features_and_logits(chunk.to(client.device)) for chunk in images.split(BATCH)]
+    features, logits = zip(*batches, strict=True)
+    return torch.cat(features).cpu(), torch.cat(logits).cpu()
 
 
-def ready(images: ImageSet) -> Tensor:
-    """A set of images as models see it: N×3×S×S, normalised."""
+def normalised(images: ImageSet) -> Tensor:
+    """The images of a set as float tensors with its mean and standard deviation removed: N×3×S×S."""
     return normalise(images.images, images.mean, images.std)

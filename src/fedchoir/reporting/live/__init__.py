@@ -1,1 +1,1 @@
-"""The live page: the runs of a folder, served on this machine and followed while they go on."""
+"""The live page: shows the runs of a folder in a browser while they are running."""

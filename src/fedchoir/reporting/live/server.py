@@ -1,4 +1,4 @@
-"""A small read-only server for the live page: this machine only, unless someone says otherwise."""
+"""A read-only HTTP server for the live page; without ``--allow-remote`` only this machine can connect."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from fedchoir.reporting.live.run_index import Watch
-from fedchoir.reporting.page import MARK, html_page, report_page
+from fedchoir.reporting.live.run_index import RunIndex
+from fedchoir.reporting.page import SCRIPTS, html_page, report_page
 from fedchoir.utils.errors import UsageError
 
 LOCAL = {"localhost", "127.0.0.1", "::1"}
-SAFETY = {
+HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
@@ -29,7 +29,7 @@ SAFETY = {
 
 
 class LiveServer(ThreadingHTTPServer):
-    """Serves the runs of one folder. ``port`` 0 takes a free one."""
+    """Serves the runs of one folder. ``port`` 0 takes a free port."""
 
     daemon_threads = True
 
@@ -38,11 +38,11 @@ class LiveServer(ThreadingHTTPServer):
             raise UsageError(f"there is no folder {root} with runs to show")
         if host not in LOCAL and not allow_remote:
             raise UsageError(
-                f"--host {host} would show the runs to other machines, without any password; "
-                "add --allow-remote if that is wanted, or leave --host at 127.0.0.1"
+                f"--host {host} would show the runs to other machines without a password; "
+                "add --allow-remote if you want that, or leave --host at 127.0.0.1"
             )
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self.watch = Watch(root)
+        self.index = RunIndex(root)
         self.remote = allow_remote
         self.names = LOCAL | {host.lower()} | ({socket.gethostname().lower()} if allow_remote else set())
         try:
@@ -53,16 +53,20 @@ class LiveServer(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         host, port = self.server_address[:2]
-        name = host.decode() if isinstance(host, bytes) else str(host)
-        return f"http://[{name}]:{port}/" if ":" in name else f"http://{name}:{port}/"
+        return f"http://[{host!s}]:{port}/" if ":" in str(host) else f"http://{host!s}:{port}/"
 
-    def welcomes(self, header: str | None) -> bool:
-        """Whether a request's Host is a name of this server. A page elsewhere whose own domain name was pointed at
-        this machine (DNS rebinding) comes with that name and is turned away; an address cannot be rebound."""
+    def accepts(self, header: str | None) -> bool:
+        """Whether the Host header names this server.
+
+        This stops DNS rebinding: a foreign page whose domain name was pointed at this machine sends that name. An IP
+        address cannot be rebound.
+        """
         name = host_name(header or "")
-        if name in self.names:
-            return True
-        return self.remote and is_address(name)
+        if name in self.names or not self.remote:
+            return name in self.names
+        with suppress(ValueError):
+            return bool(ipaddress.ip_address(name))
+        return False
 
 
 def host_name(header: str) -> str:
@@ -77,16 +81,8 @@ def host_name(header: str) -> str:
         return ""
 
 
-def is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
 class Handler(BaseHTTPRequestHandler):
-    """GET and HEAD of four addresses; nothing else."""
+    """GET and HEAD of ``/``, ``/report``, ``/api/runs`` and ``/api/run``."""
 
     server: LiveServer
     protocol_version = "HTTP/1.1"
@@ -95,42 +91,36 @@ class Handler(BaseHTTPRequestHandler):
     timeout = 30
 
     def do_GET(self) -> None:
-        if not self.server.welcomes(self.headers.get("Host")):
-            return self._say(HTTPStatus.FORBIDDEN, "this server does not answer to that host name")
+        if not self.server.accepts(self.headers.get("Host")):
+            return self._text(HTTPStatus.FORBIDDEN, "this server does not serve that host name")
         try:
-            self._answer()
-        except (OSError, ValueError, KeyError, TypeError) as error:  # files that are not what they should be
-            self._say(HTTPStatus.INTERNAL_SERVER_ERROR, f"the files of a run cannot be read: {error}")
+            self._route()
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            self._text(HTTPStatus.INTERNAL_SERVER_ERROR, f"the files of a run cannot be read: {error}")
 
     do_HEAD = do_GET
 
-    def _answer(self) -> None:
-        address = urlsplit(self.path)
-        wanted = parse_qs(address.query).get("id", [None])[0]
-        watch = self.server.watch
+    def _route(self) -> None:
+        address, index = urlsplit(self.path), self.server.index
+        name = parse_qs(address.query).get("id", [None])[0]
         if address.path == "/":
-            return self._send(live_page(watch.root.name), "text/html; charset=utf-8")
+            return self._send(live_page(index.root.name), "text/html")
         if address.path == "/api/runs":
-            return self._json({"runs": watch.runs()})
-        if address.path == "/api/run" and wanted is not None:
-            told = watch.run(wanted)
-            return self._missing() if told is None else self._json(told)
-        if address.path == "/report":
-            runs = watch.readable(wanted)
-            return self._send(report_page(runs), "text/html; charset=utf-8") if runs else self._missing()
-        return self._missing()
+            return self._json({"runs": index.runs()})
+        if address.path == "/api/run" and name is not None and (data := index.run(name)) is not None:
+            return self._json(data)
+        if address.path == "/report" and (runs := index.readable(name)):
+            return self._send(report_page(runs), "text/html")
+        return self._text(HTTPStatus.NOT_FOUND, "there is no such page or run")
 
     def _refuse(self) -> None:
-        self.close_connection = True  # a body that nobody reads may follow
-        self._say(HTTPStatus.METHOD_NOT_ALLOWED, "this page only shows; nothing can be changed through it")
+        self.close_connection = True  # the request may have a body that is not read
+        self._text(HTTPStatus.METHOD_NOT_ALLOWED, "this page is read-only")
 
     do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _refuse
 
-    def _missing(self) -> None:
-        self._say(HTTPStatus.NOT_FOUND, "there is no such page or run")
-
-    def _say(self, status: HTTPStatus, text: str) -> None:
-        self._send(text + "\n", "text/plain; charset=utf-8", status)
+    def _text(self, status: HTTPStatus, text: str) -> None:
+        self._send(text + "\n", "text/plain", status)
 
     def _json(self, value: Any) -> None:
         self._send(json.dumps(value, allow_nan=False, separators=(",", ":")), "application/json")
@@ -140,30 +130,28 @@ class Handler(BaseHTTPRequestHandler):
         tag = f'"{hashlib.sha256(body).hexdigest()[:20]}"'
         same = status is HTTPStatus.OK and self.headers.get("If-None-Match") == tag
         self.send_response(HTTPStatus.NOT_MODIFIED if same else status)
-        for name, value in SAFETY.items():
-            self.send_header(name, value)
-        self.send_header("ETag", tag)
+        headers = {**HEADERS, "ETag": tag}
         if not same:
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
+            headers |= {"Content-Type": f"{kind}; charset=utf-8", "Content-Length": str(len(body))}
+        for name, value in headers.items():
+            self.send_header(name, value)
         self.end_headers()
         if not same and self.command != "HEAD":
             self.wfile.write(body)
 
     def handle(self) -> None:
-        with suppress(ConnectionError, TimeoutError):  # the browser went away
+        with suppress(ConnectionError, TimeoutError):  # the browser closed the connection
             super().handle()
 
     def log_message(self, format: str, *args: Any) -> None:
-        pass  # a line a second would bury the address
+        """The page polls every second: no log line per request."""
 
 
 def live_page(folder: str) -> str:
-    body = (
-        '<header class="top"><div class="inner">'
-        f'<div class="brand">{MARK}<span>fedchoir</span></div><nav><a href="report">full report</a></nav>'
-        '<span class="state" id="link">live</span><span id="theme-place"></span></div></header>'
+    """The HTML of the live page."""
+    nav = '<nav><a href="report">full report</a></nav><span class="state" id="link">live</span>'
+    main = (
         f'<main class="live" style="padding-top:22px"><aside><h2>Runs in {html.escape(folder)}</h2>'
         '<div class="runs" id="runs"></div></aside><div id="run"><p class="empty">No run yet.</p></div></main>'
     )
-    return html_page("live", body, ("dom.js", "charts.js", "sections.js", "live.js"), {}, connect="'self'")
+    return html_page("live", nav, main, (*SCRIPTS, "live.js"), {}, connect="'self'")
