@@ -11,18 +11,19 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedchoir.core.actions import PublicBatch, Round, Script, Step
-from fedchoir.core.client import Client, Teacher
+from fedchoir.core.client import Client
 from fedchoir.core.settings import Settings
+from fedchoir.core.teachers import Teacher
 from fedchoir.core.training import Batch
 from fedchoir.losses import cnd, fbm, fia, frr, gaussian
-from fedchoir.methods.base import PublicMethod
+from fedchoir.methods.previous_teacher import PreviousTeacher
 from fedchoir.models import VisionModel
 from fedchoir.payload import MODEL, MODULE, Payload, sends, state_payload
 
 
 class FBCLParams(Settings):
     depth: int = Field(64, ge=1, description="D: depth of the common feature space; δ costs B·D² numbers")
-    diagonal: bool = Field(False, description="send the variances alone (B·D) in place of the covariances (B·D²)")
+    diagonal: bool = Field(False, description="send the variances alone (B·D) instead of the covariances (B·D²)")
     use_fia: bool = Field(True, description="feature instance-level alignment on/off (Table 5)")
     use_fbm: bool = Field(True, description="feature basic-matrix consistency on/off (Table 5)")
     use_cnd: bool = Field(True, description="correct not-target distillation on/off (Table 5)")
@@ -38,40 +39,35 @@ class FBCLParams(Settings):
     )
 
 
-class FBCL(PublicMethod):
+class FBCL(PreviousTeacher):
     """Public phase: FIA + λ·FBM on the mean and covariance of each image's mapped features. Local phase: CE + α·CND
     + β·FRR.
 
-    A 1×1 convolution maps every client's last feature map to depth D. CND learns from the old model where it was right;
-    FRR holds the relations between the mapped means of a batch (Algorithm 1, line 14) as the public phase left them.
-    Alike models are averaged with their mapping. The paper's "40 iterations" are read as epochs, as in the code of
-    FCCL that its setting follows.
+    A 1×1 convolution maps every client's last feature map to depth D. CND distils from the old model where it was
+    right; FRR preserves the similarities between the mapped means of a batch after the public phase (Algorithm 1, line
+    14). Where all clients have one architecture, the mapping is averaged with the model. The paper's "40 iterations"
+    are epochs here, as in FCCL's code, whose setting it follows.
     """
 
     name = "fbcl"
-    title = "per-image Gaussians aligned on public data, correct distillation and kept relations at home"
+    title = "per-image Gaussians aligned on public data, distillation from correct old predictions on private data"
     paper = "Lai et al., AAAI 2026"
     Params = FBCLParams
     params: FBCLParams
-    profiles = {"paper": {"local_batch": 128, "local_epochs": 40, "public_batch": 256, "public_augment": "none"}}
 
     def extra_modules(self, model: VisionModel) -> dict[str, nn.Module]:
         return {"map": nn.Conv2d(model.map_dim, self.params.depth, kernel_size=1)}
 
-    def round(self, r: Round) -> Script:
-        if self.params.use_cnd:
-            yield Step(self.remember)
-        yield from super().round(r)
-
-    def remember(self, client: Client) -> None:
-        client.memory["teacher"] = client.snapshot()
+    @property
+    def uses_teacher(self) -> bool:
+        return self.params.use_cnd
 
     # -- public phase ----------------------------------------------------------------------------------------------
 
     def public_phase(self, r: Round) -> Script:
         if self.params.use_fia:
             yield from super().public_phase(r)
-        elif self.params.use_fbm:  # needs nothing of the others
+        elif self.params.use_fbm:  # FBM alone needs no aggregate
             for batches in r.public_batches():
                 yield Step(self.public_update_alone, batches)
 
@@ -112,7 +108,7 @@ class FBCL(PublicMethod):
         targets: dict[str, Any] = {}
         if self.params.use_cnd:
             if self.params.teacher == "updated":
-                self.remember(client)
+                self.store_teacher(client)
             targets["teacher"] = Teacher(client.stored_weights("teacher"))
         if self.params.use_frr:
             branch = deepcopy(client.modules["map"]).requires_grad_(False)
@@ -130,7 +126,7 @@ class FBCL(PublicMethod):
             loss = loss + p.frr_weight * frr(mapped_mean(client.run_module("map", m)), batch["mu"])
         return loss
 
-    # -- averaging, where models are alike -------------------------------------------------------------------------
+    # -- averaging of one architecture -------------------------------------------------------------------------
 
     @sends(weights=MODEL, map=MODULE)
     def upload(self, client: Client) -> Payload:

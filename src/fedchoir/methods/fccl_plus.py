@@ -9,8 +9,9 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedchoir.core.actions import Round, Script, Step
-from fedchoir.core.client import Client, Teacher
+from fedchoir.core.actions import Script, Step
+from fedchoir.core.client import Client
+from fedchoir.core.teachers import Teacher
 from fedchoir.core.training import Batch
 from fedchoir.losses import ewc, fntd, kd
 from fedchoir.methods.fccl_public_phase import FCCLPublicParams, FCCLPublicPhase
@@ -39,17 +40,11 @@ class FCCLPlus(FCCLPublicPhase):
     """Public phase: FCCM + ω·FISL. Local phase: CE + FNTD against the model of the previous round."""
 
     name = "fccl+"
-    title = "cross-correlation and instance similarity on public data, non-target distillation at home"
+    title = "cross-correlation and instance similarity on public data, non-target distillation on private data"
     paper = "Huang et al., TPAMI 2023"
     Params = FCCLPlusParams
     supports_dp = True
     params: FCCLPlusParams
-    profiles = {
-        "paper": {"pretrain_epochs": 50},
-        "official": {"teacher_batchnorm": "train", "standardise": "unbiased"},
-        "official:office-caltech": {"temperature": 1.0},
-        "official:office-home": {"local_epochs": 15, "omega": 1.0, "temperature": 1.0},
-    }
 
     @classmethod
     def dp_obstacle(cls, params: Any) -> str:
@@ -58,19 +53,12 @@ class FCCLPlus(FCCLPublicPhase):
     def setup(self) -> Script:
         yield from super().setup()
         if self.params.regulariser == "dual":
-            yield Step(self.remember_pretrained)
-
-    def round(self, r: Round) -> Script:
-        yield Step(self.remember)
-        yield from super().round(r)
-
-    def remember_pretrained(self, client: Client) -> None:
-        client.memory["pretrained"] = client.snapshot()
+            yield Step(self.store_pretrained)
 
     def local_update(self, client: Client) -> None:
         p = self.params
         if p.teacher == "updated":
-            self.remember(client)
+            self.store_teacher(client)
         if p.regulariser == "none":
             return super().local_update(client)
         if p.regulariser == "ewc":
@@ -97,11 +85,12 @@ class FCCLPlus(FCCLPublicPhase):
         return cross_entropy(z, batch.labels) + kd(z, batch["teacher"], self.params.temperature)
 
     def dual_loss(self, client: Client, batch: Batch) -> Tensor:
-        """eq. 19, the objective of FCCL: what the ablations call "without FNTD" (section 4.3)."""
+        """eq. 19, FCCL's objective: "without FNTD" in the ablations (section 4.3)."""
         z = client.logits(batch.images)
         return cross_entropy(z, batch.labels) + kd(z, batch["teacher"], 1.0) + kd(z, batch["pretrained"], 1.0)
 
     def ewc_loss(self, client: Client, batch: Batch) -> Tensor:
+        """CE + λ·EWC (Table 16)."""
         old, fisher = client.stored_weights("teacher"), client.stored_weights("fisher")
         penalty = ewc(client.model.parameters(), [old[n] for n in fisher], fisher.values())
         return self.supervised_loss(client, batch) + self.params.ewc_weight * penalty

@@ -1,4 +1,4 @@
-"""The public phase that FCCL+ and Choir share: logits and similarities travel, FCCM + ω·FISL is learned (eq. 6)."""
+"""The public phase of FCCL+ and Choir: FCCM + ω·FISL on exchanged logits and similarities (FCCL+ eq. 6)."""
 
 from __future__ import annotations
 
@@ -13,29 +13,32 @@ from fedchoir.core.settings import Settings
 from fedchoir.core.training import Batch
 from fedchoir.data.image.color_transforms import Recolor
 from fedchoir.losses import fccm, fisl, instance_similarity
-from fedchoir.methods.base import PublicMethod
+from fedchoir.methods.previous_teacher import PreviousTeacher
 from fedchoir.payload import Payload, sends
 
 
-class FCCLPublicParams(Settings):
+class FCCMParams(Settings):
     off_diagonal: float = Field(0.0051, ge=0, description="λ of eq. 2: weight of the off-diagonal entries")
-    omega: float = Field(3.0, ge=0, description="ω of eq. 6: weight of FISL")
-    similarity_temperature: float = Field(0.02, gt=0, description="μ of eq. 3: temperature of the similarities")
-    use_fccm: bool = Field(True, description="FCCM on/off (Table 10)")
-    use_fisl: bool = Field(True, description="FISL on/off (Table 10)")
+    use_fccm: bool = Field(True, description="FCCM on/off (Table 10 of FCCL+)")
     standardise: Literal["biased", "unbiased"] = Field(
         "biased", description="std of the logits' columns: biased with eps, or unbiased without (released code)"
     )
 
 
-class FCCLPublicPhase(PublicMethod):
+class FCCLPublicParams(FCCMParams):
+    omega: float = Field(3.0, ge=0, description="ω of eq. 6: weight of FISL")
+    similarity_temperature: float = Field(0.02, gt=0, description="μ of eq. 3: temperature of the similarities")
+    use_fisl: bool = Field(True, description="FISL on/off (Table 10)")
+
+
+class FCCLPublicPhase(PreviousTeacher):
     """The public phase of FCCL+: clients send logits and similarities and learn FCCM + ω·FISL (eq. 6)."""
 
     Params = FCCLPublicParams
     params: FCCLPublicParams
 
-    def public_view(self, client: Client) -> Recolor | None:
-        """A change of the public images that every client makes alike, if there is one."""
+    def public_transform(self, client: Client) -> Recolor | None:
+        """A random change of the public images, equal for all clients; None: no change."""
         return None
 
     def public_phase(self, r: Round) -> Script:
@@ -54,16 +57,17 @@ class FCCLPublicPhase(PublicMethod):
 
     @sends(payload_fields)
     def share(self, client: Client, batch: PublicBatch) -> Payload:
-        h, z = client.public_outputs(batch, self.public_view(client))
+        h, z = client.public_outputs(batch, self.public_transform(client))
         fields = {"logits": z} if self.params.use_fccm else {}
         if self.params.use_fisl:
             fields["similarity"] = instance_similarity(h, self.params.similarity_temperature)
         return Payload(fields)
 
     def public_update(self, client: Client, batch: PublicBatch, consensus: Payload) -> None:
-        client.public_step(batch, self.public_loss, self.public_view(client), **consensus)
+        client.public_step(batch, self.public_loss, self.public_transform(client), **consensus)
 
     def public_loss(self, client: Client, batch: Batch) -> Tensor:
+        """eq. 6."""
         p = self.params
         h, z = client.features_and_logits(batch.images)
         if p.passes == "two":
@@ -74,7 +78,3 @@ class FCCLPublicPhase(PublicMethod):
         if p.use_fisl:
             loss = loss + p.omega * fisl(instance_similarity(h, p.similarity_temperature), batch["similarity"])
         return loss
-
-    def remember(self, client: Client) -> None:
-        """The model as it is now will teach at home."""
-        client.memory["teacher"] = client.snapshot()

@@ -19,15 +19,15 @@ from fedchoir.methods.fedavg import FedAvg
 
 
 class FedASAMParams(Settings):
-    rho: float = Field(0.5, ge=0, description="ρ: how far away the worst weights are looked for")
-    eta: float = Field(0.01, ge=0, description="η: added to the size of a weight, which scales its share of the way")
-    adaptive: bool = Field(True, description="ASAM; off: SAM (FedSAM), where all weights have the same scale")
+    rho: float = Field(0.5, ge=0, description="ρ: radius of the neighbourhood in which the worst weights are sought")
+    eta: float = Field(0.01, ge=0, description="η: added to |w| in the scale of the adaptive neighbourhood")
+    adaptive: bool = Field(True, description="ASAM; off: SAM (FedSAM), with scale 1 for all weights")
 
 
 class FedASAM(FedAvg):
-    """FedAvg that seeks flat minima: each step follows the gradient at the worst weights nearby.
+    """FedAvg with sharpness-aware steps: each follows the gradient at the worst weights nearby.
 
-    The averaging of server models over rounds (SWA), which the paper adds as a second idea, is not here.
+    The paper's second idea, stochastic weight averaging (SWA) of server models over rounds, is not implemented.
     """
 
     name = "fedasam"
@@ -37,12 +37,12 @@ class FedASAM(FedAvg):
     params: FedASAMParams
 
     def local_loss(self, client: Client, batch: Batch) -> Tensor:
-        """The loss at w + ε, whose gradient with respect to w is the gradient there, because ε is held fixed."""
+        """The loss at w + ε. ε is detached, so the gradient with respect to w is the one at w + ε."""
         weights = dict(client.model.named_parameters())
-        here = super().local_loss(client, batch)
-        shift = self.worst_shift(weights, torch.autograd.grad(here, list(weights.values())))
+        loss = super().local_loss(client, batch)
+        shift = self.worst_shift(weights, torch.autograd.grad(loss, list(weights.values())))
         moved = {name: w + shift[name] for name, w in weights.items()}
-        with frozen_batchnorm_stats(client.model), client._autocast():  # the statistics moved at w already
+        with frozen_batchnorm_stats(client.model), client._autocast():  # they were updated at w already
             z = functional_call(client.model, moved, (batch.images,)).float()
         return cross_entropy(z, batch.labels)
 

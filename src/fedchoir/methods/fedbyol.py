@@ -18,7 +18,7 @@ from fedchoir.payload import MODEL, MODULE, Payload, sends, state_payload
 
 
 class FedBYOL(SelfSupervised):
-    """The server averages online encoder and predictor; clients go on from the average, target network too."""
+    """The server averages online encoder and predictor; clients continue from the average, target network included."""
 
     name = "fedbyol"
     title = "self-supervised, online encoder and predictor averaged"
@@ -26,9 +26,9 @@ class FedBYOL(SelfSupervised):
     heterogeneous = False
 
     def round(self, r: Round) -> Script:
-        if average := self.shared():
+        if average := self.averaged():
             yield Step(self.download, received=Payload(average))
-        yield from self.hear_correlations(r)
+        yield from self.receive_correlations(r)
         yield Step(self.local_update)
         self.server |= dict((yield Exchange(self.upload, aggregator=self.weighting)))
         yield from self.share_correlations()
@@ -37,8 +37,8 @@ class FedBYOL(SelfSupervised):
         client.memory.setdefault("trained", torch.ones(()))
         super().train(client, epochs, phase)
 
-    def shared(self) -> dict[str, Tensor]:
-        """The averaged networks, without the memory bank."""
+    def averaged(self) -> dict[str, Tensor]:
+        """The averaged networks, without FedFoA's memory bank."""
         return {name: t for name, t in self.server.items() if not name.startswith(BANK)}
 
     def global_weights(self) -> dict[str, Tensor] | None:
@@ -57,14 +57,14 @@ class FedBYOL(SelfSupervised):
 
 
 def online(client: Client) -> dict[str, nn.Module]:
-    """The online networks by the name under which they travel; SimCLR has no predictor."""
-    parts = {name: client.modules[name] for name in ("calibration", "projector", "predictor") if name in client.modules}
-    return {"weights": client.model, **parts}
+    """The online networks by their name in the payload; SimCLR has no predictor."""
+    names = [name for name in ("calibration", "projector", "predictor") if name in client.modules]
+    return {"weights": client.model, **{name: client.modules[name] for name in names}}
 
 
 @torch.no_grad()
 def divergence(model: VisionModel, weights: Mapping[str, Tensor]) -> Tensor:
-    """How far two encoders are apart: ‖w − w'‖ of a layer's weights, averaged over the layers; still on the device."""
+    """‖w − w'‖ of the encoder's layers, averaged over the layers; a scalar on the device."""
     layers = [name for name, p in model.named_parameters() if p.dim() > 1 and not name.startswith("head.")]
     own = dict(model.named_parameters())
     return torch.stack([torch.dist(own[name], weights[name]) for name in layers]).mean()
@@ -72,7 +72,7 @@ def divergence(model: VisionModel, weights: Mapping[str, Tensor]) -> Tensor:
 
 @torch.no_grad()
 def blend(module: nn.Module, state: Mapping[str, Tensor], share: Tensor) -> None:
-    """Move a module to (1 − share)·own + share·state, in place; counters go with the larger share."""
+    """Replace a module's weights by (1 − share)·own + share·state, in place; counters follow the larger share."""
     for name, own in module.state_dict().items():
         other = state[name]
         own.copy_(own.lerp(other, share) if own.is_floating_point() else torch.where(share > 0.5, other, own))

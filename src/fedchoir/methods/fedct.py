@@ -21,30 +21,30 @@ from fedchoir.payload import Payload
 class FedCTParams(PGCTParams):
     broadcast: Literal["consistency", "inconsistency", "random"] = Field(
         "consistency",
-        description="models go where their classifiers fit the prototypes best (eq. 4), worst (eq. 5), or anywhere",
+        description="targets of models: smallest (eq. 4) or largest (eq. 5) loss on their prototypes, or random",
     )
     lambda_fuse: float = Field(0.5, ge=0, le=1, description="λ_fuse of eq. 6: share of the global prototypes")
-    lambda_hy: float = Field(0.1, ge=0, description="λ_hy of eq. 7: extrapolation away from the own prototype")
+    lambda_hy: float = Field(0.1, ge=0, description="λ_hy of eq. 7: extrapolation away from the class prototype")
     lambda_mix: float = Field(0.5, ge=0, le=1, description="λ_mix of eq. 8-10: share of the first sample")
     kappa: float = Field(1.0, ge=0, description="κ of eq. 13: weight of APCL")
     eta: float = Field(0.1, ge=0, description="η of eq. 13: weight of the loss on mixed features")
     use_apcl: bool = Field(True, description="multi-view representation learning (APCL) on/off (Table III)")
     use_mfa: bool = Field(True, description="mixup-based feature augmentation (MFA) on/off (Table III)")
     mix_with: Literal["samples", "prototypes", "both"] = Field(
-        "both", description="what a sample's features are mixed with: eq. 8 says samples, the text prototypes as well"
+        "both", description="partners of a sample's features: samples (eq. 8), prototypes, or both as in the text"
     )
 
 
 class FedCT(PGCT):
-    """Cross-training: models go to clients whose knowledge is consistent with theirs, and are trained there towards
-    prototypes fused from the global view and the one that they come with.
+    """Cross-training: models are sent to clients with consistent knowledge and trained there towards prototypes fused
+    from the global view and the sender's.
 
-    A class that the model's last client lacks has the global prototype; a class that nobody has is left out. With
-    several exchanges in a round, prototypes are made anew for each.
+    A class that the sender lacks has the global prototype; a class without any client is excluded. Prototypes are
+    computed anew for every exchange.
     """
 
     name = "fedct"
-    title = "models change places by the consistency of their knowledge, guided by fused prototypes"
+    title = "models exchanged by consistency of their knowledge, cross-trained with fused prototypes"
     paper = "Qi et al., 2024"
     Params = FedCTParams
     params: FedCTParams
@@ -67,19 +67,15 @@ class FedCT(PGCT):
 
     @torch.no_grad()
     def consistency(self, models: Models) -> Tensor:
-        """The matrix of eq. 3 (N×N): v_ij is the mean loss of the i-th client's classifier on the j-th's prototypes.
-
-        The server applies a classifier by the shared architecture, whose part ``head`` it is.
-        """
+        """The matrix of eq. 3 (N×N): v_ij is the mean loss of the i-th client's classifier on the j-th's prototypes."""
         u, have = stacked(models)
         n, classes = have.shape
         labels = torch.arange(classes, device=u.device).repeat(n)
         head = self.architecture.head.to(u.device)
         rows = []
-        for aggregated in models.values():
-            weights = {
-                m.removeprefix("head."): t for m, t in aggregated.under("weights").items() if m.startswith("head.")
-            }
+        for payload in models.values():
+            state = payload.under("weights").items()
+            weights = {name.removeprefix("head."): t for name, t in state if name.startswith("head.")}
             z = functional_call(head, weights, (u.flatten(0, 1),))
             losses = cross_entropy(z, labels, reduction="none").view(n, classes).masked_fill(~have, 0.0)
             rows.append(losses.sum(dim=1) / have.sum(dim=1).clamp_min(1))
@@ -87,8 +83,8 @@ class FedCT(PGCT):
 
     # -- phase III: multi-view knowledge-guided cross-training -----------------------------------------------------
 
-    def guides(self, received: Payload) -> dict[str, Tensor]:
-        """Fused prototypes (eq. 6; C×d), which classes have one (C), and the classes with those first (C)."""
+    def prototypes(self, received: Payload) -> dict[str, Tensor]:
+        """Fused prototypes (eq. 6; C×d), which classes have one (C), and all classes, those with one first (C)."""
         u_g, u_l, known = received["global_prototypes"], received["prototypes"], received["known"]
         fused = fuse_prototypes(u_g, u_l, received["present"], self.params.lambda_fuse)
         return {"prototypes": fused, "known": known, "order": known.int().argsort(descending=True, stable=True)}
@@ -106,23 +102,21 @@ class FedCT(PGCT):
         return loss
 
     def mixing_loss(self, client: Client, h: Tensor, labels: Tensor, u: Tensor, known: Tensor) -> Tensor:
-        """eq. 8-10. The order of a batch is random, so a sample's neighbour is a random partner; so is the prototype
-        at its place when those that there are take turns."""
-        parts = []
+        """eq. 8-10. Batches are shuffled, so the next sample is a random partner, and so is the i-th prototype."""
+        losses = []
         if self.params.mix_with != "prototypes":
-            parts.append(self.mixed(client, h, labels, h.roll(1, 0), labels.roll(1, 0)))
+            losses.append(self.mixed(client, h, labels, h.roll(1, 0), labels.roll(1, 0)))
         if self.params.mix_with != "samples":
-            turn = torch.arange(len(h), device=h.device) % known.sum().clamp_min(1)
-            partner = client.stored_tensor("order")[turn]
-            parts.append(self.mixed(client, h, labels, u[partner], partner))
-        return torch.stack(parts).mean()
+            index = torch.arange(len(h), device=h.device) % known.sum().clamp_min(1)
+            partner = client.stored_tensor("order")[index]
+            losses.append(self.mixed(client, h, labels, u[partner], partner))
+        return torch.stack(losses).mean()
 
     def mixed(self, client: Client, f_a: Tensor, y_a: Tensor, f_b: Tensor, y_b: Tensor) -> Tensor:
         weight = self.params.lambda_mix
         return mfa(client.classify(mixed_features(f_a, f_b, weight)), y_a, y_b, weight)
 
 
-def stacked(models: Models) -> tuple[Tensor, Tensor]:
-    """The prototypes of N clients (N×C×d) and which of them there are (N×C), clients in order."""
-    aggregated = models.values()
-    return torch.stack([p["prototypes"] for p in aggregated]), torch.stack([p["present"] for p in aggregated])
+def stacked(models: Models) -> tuple[Tensor, ...]:
+    """The prototypes of N clients (N×C×d) and which of them exist (N×C)."""
+    return tuple(torch.stack([p[name] for p in models.values()]) for name in ("prototypes", "present"))

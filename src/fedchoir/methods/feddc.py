@@ -13,70 +13,64 @@ from fedchoir.core.client import Client
 from fedchoir.core.settings import Settings
 from fedchoir.core.training import Batch
 from fedchoir.losses import proximal
-from fedchoir.methods.fedavg import FedAvg
+from fedchoir.methods.fedavg import FedAvg, copy_parameters
 from fedchoir.payload import MODEL, Payload, sends, state_payload
-
-State = dict[str, Tensor]
 
 
 class FedDCParams(Settings):
-    optimizer: Literal["sgd"] = Field("sgd", description="the correction reads gradients off steps of plain SGD")
-    alpha: float = Field(0.01, ge=0, description="α: weight of the penalty that ties weights and drift together")
+    optimizer: Literal["sgd"] = Field("sgd", description="the correction derives gradients from steps of plain SGD")
+    alpha: float = Field(0.01, ge=0, description="α: weight of the drift penalty ‖h + θ − w‖²")
 
 
 class FedDC(FedAvg):
-    """FedAvg in which every client learns how far it drifts, and the server averages weights with the drift undone.
+    """FedAvg in which every client estimates its drift, and the server averages drift-corrected weights.
 
     Local loss: CE + α/2·‖h + θ − w‖² + ⟨θ, g − g_i⟩ with the global weights w, the client's drift h, and gradients
-    g_i, g estimated from the last updates of the client and of all: −Δθ/(learning rate × steps). After training,
-    h ← h + Δθ, and θ + h goes into the average.
+    g_i, g estimated from the last updates of the client and of all clients: −Δθ/(learning rate × steps). After
+    training, h ← h + Δθ; the server averages θ + h.
     """
 
     name = "feddc"
-    title = "FedAvg with local drift learned and corrected"
+    title = "FedAvg with local drift estimated and corrected"
     paper = "Gao et al., CVPR 2022"
     Params = FedDCParams
     params: FedDCParams
 
     def download(self, client: Client, received: Payload) -> None:
         super().download(client, received)
-        client.memory["everyone"] = {n: t for n, t in received.under("gradient").items() if n in weights(client)}
+        parameters = dict(client.model.named_parameters())
+        client.memory["mean_gradient"] = {n: t for n, t in received.under("gradient").items() if n in parameters}
 
     def local_update(self, client: Client) -> None:
-        w = weights(client)
-        nothing = {n: torch.zeros_like(t) for n, t in w.items()}
-        for name in ("drift", "gradient", "everyone"):
-            client.memory.setdefault(name, nothing)
-        drift, own, everyone = (client.stored_weights(name) for name in ("drift", "gradient", "everyone"))
+        w = copy_parameters(client)
+        zeros = {n: torch.zeros_like(t) for n, t in w.items()}
+        for name in ("drift", "gradient", "mean_gradient"):
+            client.memory.setdefault(name, zeros)
+        drift, own, mean = (client.stored_weights(name) for name in ("drift", "gradient", "mean_gradient"))
         client.memory["anchor"] = {n: w[n] - drift[n] for n in w}
-        client.memory["correction"] = {n: everyone[n] - own[n] for n in w}
+        client.memory["correction"] = {n: mean[n] - own[n] for n in w}
         super().local_update(client)
-        update = {n: t - w[n] for n, t in weights(client).items()}
+        update = {n: t - w[n] for n, t in copy_parameters(client).items()}
         client.memory["drift"] = {n: drift[n] + update[n] for n in w}
-        client.memory["gradient"] = {n: -t / self.reach(client) for n, t in update.items()}
+        client.memory["gradient"] = {n: -t / self.step_length(client) for n, t in update.items()}
 
     def local_loss(self, client: Client, batch: Batch) -> Tensor:
         theta = list(client.model.parameters())
-        tie = proximal(theta, client.stored_weights("anchor").values())
-        correction = client.stored_weights("correction").values()
-        turn = torch.stack([(t * c).sum() for t, c in zip(theta, correction, strict=True)]).sum()
-        return super().local_loss(client, batch) + self.params.alpha * tie + turn
+        penalty = proximal(theta, client.stored_weights("anchor").values())
+        corrections = client.stored_weights("correction").values()
+        correction = torch.stack([(t * c).sum() for t, c in zip(theta, corrections, strict=True)]).sum()
+        return super().local_loss(client, batch) + self.params.alpha * penalty + correction
 
     @sends(weights=MODEL, gradient=MODEL)
     def upload(self, client: Client) -> Payload:
-        """θ + h and g_i; both with BatchNorm's statistics as they are."""
+        """θ + h and g_i; both with BatchNorm's statistics unchanged."""
         state = client.model.state_dict()
         drift, gradient = client.stored_weights("drift"), client.stored_weights("gradient")
-        ahead = {n: t + drift[n] if n in drift else t for n, t in state.items()}
-        return Payload({**state_payload("weights", ahead), **state_payload("gradient", {**state, **gradient})})
+        corrected = {n: t + drift[n] if n in drift else t for n, t in state.items()}
+        return Payload({**state_payload("weights", corrected), **state_payload("gradient", {**state, **gradient})})
 
-    def reach(self, client: Client) -> float:
-        """How far the local phase would go with gradients of length 1: learning rate × steps."""
+    def step_length(self, client: Client) -> float:
+        """Learning rate × number of local steps."""
         p = self.params
         steps = client.steps_per_epoch() * p.epochs_of(client.index)
         return p.lr(p.local_lr, client.round, client.rounds) * max(steps, 1)
-
-
-def weights(client: Client) -> State:
-    """A copy of what the client trains, without BatchNorm's statistics."""
-    return {name: p.detach().clone() for name, p in client.model.named_parameters()}

@@ -19,7 +19,7 @@ class FedDecorrParams(Settings):
 
 
 class FedDecorr(FedAvg):
-    """FedAvg whose features do not collapse into few dimensions: their correlations are held down."""
+    """FedAvg with a penalty on correlations between feature dimensions, against dimensional collapse."""
 
     name = "feddecorr"
     title = "FedAvg with decorrelated features"

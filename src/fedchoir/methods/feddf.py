@@ -11,13 +11,12 @@ from fedchoir.methods.base import PublicMethod
 
 
 class FedDF(PublicMethod):
-    """Public phase: KL(σ(z̄) ‖ σ(z)) to the ensemble of all clients, temperature 1."""
+    """Public phase: KL(σ(z̄) ‖ σ(z)) to the mean logits of all clients, temperature 1."""
 
     name = "feddf"
     title = "ensemble distillation on public data (KL)"
     paper = "Lin et al., NeurIPS 2020"
     supports_dp = True
-    profiles = {"official": {"public_optimizer": "sgd", "public_weight_decay": 1e-5}}
 
     def public_loss(self, client: Client, batch: Batch) -> Tensor:
         return kd(client.logits(batch.images), batch["logits"], temperature=1.0)

@@ -1,4 +1,4 @@
-"""FedDF on features: Lin et al.'s ensemble distillation, between clients whose images have no labels."""
+"""FedDF on features: Lin et al.'s ensemble distillation for self-supervised clients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedchoir.methods.fedmd_ssl import FedMDFeatures
 
 
 class FedDFFeatures(FedMDFeatures):
-    """Public phase: KL(σ(Z̄) ‖ σ(Z)) of calibrated features, temperature 1. Then BYOL at home."""
+    """Public phase: KL(σ(Z̄) ‖ σ(Z)) of calibrated features, temperature 1. Local phase: BYOL."""
 
     name = "feddf-ssl"
     title = "self-supervised, ensemble distillation of features on public data"

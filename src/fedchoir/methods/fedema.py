@@ -11,14 +11,13 @@ from fedchoir.payload import Payload
 
 
 class FedEMAParams(SelfSupervisedParams):
-    tau: float = Field(0.7, ge=0, le=1, description="τ: share of its own network that a client keeps at first")
+    tau: float = Field(0.7, ge=0, le=1, description="τ: the first μ, the share of its own network that a client keeps")
 
 
 class FedEMA(FedBYOL):
-    """Online encoder and predictor become μ·own + (1 − μ)·average, μ = min(λ‖w_g − w‖, 1): the farther the client's
-    images have led it away, the more of its own it keeps. λ is set at first use, so that μ is τ there.
-
-    A client that has not trained yet has nothing to keep: it takes the average as it is.
+    """Online encoder and predictor become μ·own + (1 − μ)·average, μ = min(λ‖w_g − w‖, 1): the more a client diverged,
+    the more of its own network it keeps. λ is set at its first use so that μ = τ. A client that has not trained yet
+    loads the average.
     """
 
     name = "fedema"

@@ -30,19 +30,19 @@ class FedExgParams(Settings):
         "fedavg", description="method of the local training before the exchange (phase I)"
     )
     base_options: dict[str, Any] = Field(
-        default_factory=dict, description="options of the base method's own, for example {mu = 0.1}"
+        default_factory=dict, description="options of the base method, for example {mu = 0.1}"
     )
-    exchanges: NonNegativeInt = Field(1, description="N_e: exchanges of models between two averagings")
+    exchanges: NonNegativeInt = Field(1, description="N_e: exchanges of models per round, before averaging")
     cross_epochs: NonNegativeInt | None = Field(
         None, description="epochs with another client's model after each exchange; default: local_epochs"
     )
 
     @field_validator("base_options")
     @classmethod
-    def _known_to_the_base(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+    def _check_base_options(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         base = BASES[info.data.get("base", "fedavg")]
         if shared := sorted(set(value) & set(Settings.model_fields)):
-            raise ValueError(f"options of {base.name} alone: {shared[0]} is one of the whole run")
+            raise ValueError(f"only options of {base.name} itself: {shared[0]} is an option of the whole run")
         try:
             base.Params(**value)
         except ValidationError as error:
@@ -52,29 +52,29 @@ class FedExgParams(Settings):
 
 
 class FedExg(FedAvg):
-    """FedAvg with cross-training: after local training each model goes to another client and is trained there too.
+    """FedAvg with cross-training: after local training each model is sent to another client and trained there, too.
 
-    Who gets whose model is drawn anew for every exchange. A model counts in the average with the size of the client
-    that trained it last. A client whose model did not arrive takes part in no exchange and keeps its own; where fewer
-    than two models arrived, there is no exchange.
+    The assignment is drawn anew for every exchange. A model's weight in the average is the data size of the client that
+    trained it last. A client whose model did not arrive keeps its own; with fewer than two models there is no exchange.
     """
 
     name = "fedexg"
-    title = "models change places at random before they are averaged"
+    title = "models exchanged at random between clients before averaging"
     paper = "Mao et al., ISCAS 2020"
     Params = FedExgParams
     params: FedExgParams
+    streams = {"share_model": "offer"}  # frozen stream name
 
-    def __init__(self, params: FedExgParams, task: FederationSpec) -> None:
-        super().__init__(params, task)
+    def __init__(self, params: FedExgParams, spec: FederationSpec) -> None:
+        super().__init__(params, spec)
         base = BASES[params.base]
         shared = {name: getattr(params, name) for name in Settings.model_fields}
-        self.base = base(base.Params(**{**shared, **params.base_options}), task)
-        self.moves: list[list[tuple[int, int]]] = []  # of this round: for each exchange, whose model went to whom
+        self.base = base(base.Params(**{**shared, **params.base_options}), spec)
+        self.moves: list[list[tuple[int, int]]] = []  # (from, to) of every model, for each exchange of this round
 
     @classmethod
     def requires_individual_payloads(cls, params: Settings) -> str:
-        return "its models change places, so each is passed on as it is"
+        return "its server forwards single models"
 
     def round(self, r: Round) -> Script:
         self.moves = []
@@ -82,7 +82,7 @@ class FedExg(FedAvg):
             yield Step(self.download, received=Payload(self.server))
         yield Step(self.local_update)  # phase I
         for number in range(self.params.exchanges):
-            models = yield Exchange(self.offer, aggregator=gather, dims=self.dims)
+            models = yield Exchange(self.share_model, aggregator=gather, dims=self.dims)
             if len(models) >= 2:
                 yield Step(self.cross_train, received=self.broadcast(models, r.index, number))  # phases II and III
         self.server = dict((yield Exchange(self.upload, aggregator=self.weighting, dims=self.dims)))  # phase IV
@@ -91,12 +91,12 @@ class FedExg(FedAvg):
         self.base.local_update(client)
 
     @sends(weights=MODEL)
-    def offer(self, client: Client) -> Payload:
-        """What a client sends with its model when models change places."""
+    def share_model(self, client: Client) -> Payload:
+        """The model that another client will train."""
         return self.upload(client)
 
     def broadcast(self, models: Models, round_index: int, number: int) -> Models:
-        """What every client gets: the model of another one."""
+        """Another client's model for every client (phase II)."""
         senders = list(models)
         targets = derangement(self.costs(models, round_index, number))
         self.moves.append([(i, senders[j]) for i, j in zip(senders, targets, strict=True)])
@@ -107,18 +107,17 @@ class FedExg(FedAvg):
         return {"exchanges": self.moves}
 
     def costs(self, models: Models, round_index: int, number: int) -> Tensor:
-        """N×N: what speaks against sending the model of the i-th of these clients to the j-th."""
-        return random_costs(len(models), self.task.seed, "exchange", round_index, number)
+        """N×N: the cost of sending the i-th client's model to the j-th client."""
+        return random_costs(len(models), self.spec.seed, "exchange", round_index, number)
 
     def cross_train(self, client: Client, received: Payload | None) -> None:
         if received is None:
             return
         self.download(client, received)
-        epochs = self.params.cross_epochs
-        if epochs is None:
-            epochs = self.params.epochs_of(client.index)
+        p = self.params
+        epochs = p.epochs_of(client.index) if p.cross_epochs is None else p.cross_epochs
         client.train(self.cross_loss, epochs=epochs, first=epochs * int(received.scalars["exchange"]), phase="cross")
 
     def cross_loss(self, client: Client, batch: Batch) -> Tensor:
-        """The loss on the private data of a client that trains another one's model."""
+        """The loss of phase III, on another client's model."""
         return self.supervised_loss(client, batch)

@@ -9,12 +9,12 @@ from fedchoir.methods.self_supervised import SelfSupervisedParams
 
 
 class FedFoAParams(SelfSupervisedParams):
-    foa: bool = Field(True, description="the exchange of feature correlations; without it this is BYOL alone")
+    foa: bool = Field(True, description="exchange of feature correlations; off: BYOL alone")
 
 
 class FedFoA(BYOL):
-    """Self-supervised clients of any architecture share one n×n matrix a round: R̄, the mean of R over their batches,
-    Z = QR. From round ``t_warm`` on each is drawn to features that the more independent of the others could express.
+    """Self-supervised clients of any architecture share one n×n matrix per round: R̄, the mean over batches of R with
+    Z = QR. From round ``t_warm`` on they align their features with those of more independent clients (eq. 7, 13).
     """
 
     name = "fedfoa"

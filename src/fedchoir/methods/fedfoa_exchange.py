@@ -1,4 +1,4 @@
-"""FedFoA's exchange, for any self-supervised method to stand on: one n×n matrix of feature correlations a round."""
+"""FedFoA's exchange of feature correlations, one n×n matrix per round, for any self-supervised method."""
 
 from __future__ import annotations
 
@@ -24,42 +24,43 @@ BANK = "correlation/"
 
 class FedFoAExchangeParams(Settings):
     dim: int = Field(256, ge=2, description="n: width of the calibrated features Z, and of the projections")
-    foa: bool = Field(False, description="FedFoA's exchange of feature correlations on top of the method")
+    foa: bool = Field(False, description="add FedFoA's exchange of feature correlations to the method")
     foa_weight: float = Field(0.01, ge=0, description="λ of FedFoA eq. 13: weight of the mutual understanding")
     foa_scale: Scale = Field(
-        "unit", description="FedFoA: features at unit length, so that Tr(R) measures independence alone, or raw (paper)"
+        "unit", description="FedFoA: features at unit length, so that Tr(R) measures independence only, or raw (paper)"
     )
-    t_warm: int = Field(5, ge=0, description="rounds before the correlations of others are heeded")
-    peers: int = Field(0, ge=0, description="others whose correlations a client hears in a round, drawn; 0 means all")
+    t_warm: int = Field(5, ge=0, description="rounds before the correlations of other clients are used")
+    peers: int = Field(0, ge=0, description="random other clients whose correlations a client receives; 0: all")
     solver: Solver = Field(
         "auto", description="FedFoA: QR and SVD (factors) or Cholesky and matrix products; auto is factors on the CPU"
     )
 
 
 class FedFoAExchange(Method):
-    """What a method with ``foa`` adds: before the local phase clients hear the others' R̄, after it they tell theirs."""
+    """Clients receive the others' R̄ before the local phase and send their own after it, if ``foa`` is on."""
 
     Params = FedFoAExchangeParams
     params: FedFoAExchangeParams
+    streams = {"share_correlation": "tell"}  # frozen stream name
 
     @classmethod
     def requires_individual_payloads(cls, params: Settings) -> str:
         assert isinstance(params, FedFoAExchangeParams)
         return "foa = true keeps each client's correlation matrix; it should be false" if params.foa else ""
 
-    def __init__(self, params: Settings, task: FederationSpec) -> None:
-        super().__init__(params, task)
-        for card in task.clients:
-            if card.train:  # else it is a site that may join later
-                self.check_images(card.name, card.train)
+    def __init__(self, params: Settings, spec: FederationSpec) -> None:
+        super().__init__(params, spec)
+        for client in spec.clients:
+            if client.train:  # 0: a site that has not joined yet
+                self.check_batch_size(client.name, client.train)
 
-    def check_images(self, name: str, train: int) -> None:
-        """A correlation matrix needs at least as many images as it has rows."""
+    def check_batch_size(self, name: str, train: int) -> None:
+        """A correlation matrix needs at least as many samples as it has rows."""
         p = self.params
         if p.foa and (rows := min(p.local_batch, train)) < p.dim:
             larger = f", or local_batch to {p.dim} or more" if train >= p.dim else ""
             raise UsageError(
-                f"dim = {p.dim} is not possible with foa: {name} has batches of {rows} images, and a "
+                f"dim = {p.dim} is not possible with foa: {name} has batches of {rows} samples, and a "
                 f"correlation matrix needs at least dim; set dim to {rows} or less{larger}"
             )
 
@@ -74,33 +75,33 @@ class FedFoAExchange(Method):
     def correlations(self, client: Client) -> Correlations:
         return cast(Correlations, client.modules["correlations"])
 
-    def hear_correlations(self, r: Round) -> Script:
-        """Before the local phase: the others' R̄ from the memory bank."""
+    def receive_correlations(self, r: Round) -> Script:
+        """Before the local phase: send every client the others' R̄ from the memory bank."""
         if not self.params.foa or r.index < self.params.t_warm:
             return
-        if chosen := choose(self.bank, r.clients, self.params.peers, self.task.seed, r.index):
-            yield Step(self.hear, received={k: Payload(correlations=rs) for k, rs in chosen.items()})
+        if chosen := choose(self.bank, r.clients, self.params.peers, self.spec.seed, r.index):
+            yield Step(self.store_peers, received={k: Payload(correlations=rs) for k, rs in chosen.items()})
 
     def share_correlations(self) -> Script:
-        """After it: the client's own R̄ into the memory bank."""
+        """After the local phase: store every client's R̄ in the memory bank."""
         if self.params.foa:
-            told = yield Exchange(self.tell, aggregator=gather, dims={"N": self.params.dim})
-            self.server |= {f"{BANK}{k}": payload["correlation"].cpu() for k, payload in told.items()}
+            payloads = yield Exchange(self.share_correlation, aggregator=gather, dims={"N": self.params.dim})
+            self.server |= {f"{BANK}{k}": payload["correlation"].cpu() for k, payload in payloads.items()}
 
-    def hear(self, client: Client, received: Payload | None) -> None:
+    def store_peers(self, client: Client, received: Payload | None) -> None:
         if received is None:
             client.memory.pop("peers", None)
         else:
             client.memory["peers"] = received["correlations"]
 
     @sends(correlation="N N")
-    def tell(self, client: Client) -> Payload:
+    def share_correlation(self, client: Client) -> Payload:
         return Payload(correlation=self.correlations(client).mean())
 
     @property
     def bank(self) -> dict[int, Tensor]:
-        """R̄ of every client that has spoken."""
+        """R̄ by client, for those that have sent one."""
         return {int(name.removeprefix(BANK)): r for name, r in self.server.items() if name.startswith(BANK)}
 
     def server_metrics(self) -> dict[str, Any]:
-        return {"correlation_distance": distances(self.bank, len(self.task.clients))} if self.params.foa else {}
+        return {"correlation_distance": distances(self.bank, len(self.spec.clients))} if self.params.foa else {}

@@ -18,18 +18,17 @@ from fedchoir.payload import Payload
 
 
 class FedMatchParams(Settings):
-    helpers: int = Field(2, ge=1, description="H: helpers of each client, those that predict most like it")
-    confidence: float = Field(0.75, ge=0, le=1, description="a helper counts on an image from this probability on")
+    helpers: int = Field(2, ge=1, description="H: helpers of each client: those with the most similar predictions")
+    confidence: float = Field(0.75, ge=0, le=1, description="smallest top probability with which a helper counts")
     consistency: float = Field(1.0, ge=0, description="weight of the inter-client consistency")
 
 
 class FedMatch(PublicMethod):
-    """Public phase: consistency with helpers, 1/H Σ_j KL(p_j ‖ p) over the images of which helper j is confident.
+    """Public phase: consistency with helpers, 1/H Σ_j KL(p_j ‖ p) over the samples on which helper j is confident.
 
-    What is kept of FedMatch is what different architectures can share: the inter-client consistency. The helpers are
-    the clients whose predictions on the batch are nearest. Left out, for alike models too, is disjoint learning (one
-    part of the weights for labeled and a sparse one for unlabeled data): its penalties tie both parts to one set of
-    weights made for unlabeled images of the clients' own kind, and the papers compared with here keep the consistency.
+    Only the inter-client consistency is implemented, because it works across architectures; the compared papers do the
+    same. Helpers are the clients with the nearest predictions on the batch. Disjoint learning (separate weights for
+    labeled and unlabeled data) is left out for equal architectures, too.
     """
 
     name = "fedmatch"
@@ -40,26 +39,26 @@ class FedMatch(PublicMethod):
 
     @classmethod
     def requires_individual_payloads(cls, params: Settings) -> str:
-        return "it compares clients' answers with each other"
+        return "it compares clients' logits with each other"
 
     def aggregator(self) -> Aggregator:
         return gather()
 
     def consensus(self, aggregated: list[dict[int, Payload]]) -> Received:
-        return [self.of_the_helpers(answers) for answers in aggregated]
+        return [self.pool_of_helpers(payloads) for payloads in aggregated]
 
-    def of_the_helpers(self, answers: dict[int, Payload]) -> dict[int, Payload]:
-        """For each client that answered what its helpers said; one without an answer of its own hears nothing."""
-        logits = torch.stack([p["logits"] for p in answers.values()])
+    def pool_of_helpers(self, payloads: dict[int, Payload]) -> dict[int, Payload]:
+        """For every client the predictions of its helpers; zeros for a client that sent none of its own."""
+        logits = torch.stack([p["logits"] for p in payloads.values()])
         probabilities = logits.softmax(dim=2)
         confident = (probabilities.amax(dim=2) >= self.params.confidence).to(logits)
         pool, negentropy = pool_predictions(logits, self.nearest(probabilities).unsqueeze(2) * confident)
-        received = {k: Payload(pool=pool[j], negentropy=negentropy[j]) for j, k in enumerate(answers)}
-        silence = Payload(pool=torch.zeros_like(pool[0]), negentropy=torch.zeros_like(negentropy[0]))
-        return {k: received.get(k, silence) for k in range(len(self.task.clients))}
+        received = {k: Payload(pool=pool[j], negentropy=negentropy[j]) for j, k in enumerate(payloads)}
+        zeros = Payload(pool=torch.zeros_like(pool[0]), negentropy=torch.zeros_like(negentropy[0]))
+        return {k: received.get(k, zeros) for k in range(len(self.spec.clients))}
 
     def nearest(self, probabilities: Tensor) -> Tensor:
-        """Who helps whom (N×N): 1/H at the H others with the nearest predictions (N×B×C), else 0."""
+        """Weights of helpers (N×N): 1/H at the H others with the nearest predictions (N×B×C), else 0."""
         n = len(probabilities)
         count = min(self.params.helpers, n - 1)
         distance = torch.cdist(probabilities.flatten(1), probabilities.flatten(1))

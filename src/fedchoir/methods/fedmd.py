@@ -11,10 +11,10 @@ from fedchoir.methods.base import PublicMethod
 
 
 class FedMD(PublicMethod):
-    """Public phase: L1 distance between own logits and the mean of everyone's."""
+    """Public phase: L1 distance between the client's logits and the mean over clients."""
 
     name = "fedmd"
-    title = "logits on public data drawn to their mean (L1)"
+    title = "L1 distance to the mean logits on public data"
     paper = "Li and Wang, NeurIPS workshop 2019"
     supports_dp = True
 

@@ -1,4 +1,4 @@
-"""FedMD on features: Li and Wang's consensus on public data, between clients whose images have no labels."""
+"""FedMD on features: Li and Wang's consensus on public data for self-supervised clients."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from fedchoir.payload import Payload, sends
 
 
 class FedMDFeatures(SelfSupervised, PublicMethod):
-    """Public phase: L1 distance between own calibrated features Z and the mean of everyone's. Then BYOL at home."""
+    """Public phase: L1 distance between calibrated features Z and their mean over clients. Local phase: BYOL."""
 
     name = "fedmd-ssl"
-    title = "self-supervised, features on public data drawn to their mean (L1)"
+    title = "self-supervised, L1 distance to the mean features on public data"
     paper = "Li and Wang, 2019, as in Liu et al., 2022"
 
     def round(self, r: Round) -> Script:
-        yield from self.hear_correlations(r)
+        yield from self.receive_correlations(r)
         yield from super().round(r)
         yield from self.share_correlations()
 
     def averages(self, when: str) -> bool:
-        """Only if asked for: heads and targets, which are not averaged, would not fit averaged encoders."""
+        """Not by default: heads and targets are not averaged and would not fit averaged encoders."""
         return self.params.average != "auto" and super().averages(when)
 
     @property

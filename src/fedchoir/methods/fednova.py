@@ -5,16 +5,16 @@ from __future__ import annotations
 
 from fedchoir.core.actions import Exchange, Round, Script, Step
 from fedchoir.core.client import Client
-from fedchoir.methods.fedavg import FedAvg
+from fedchoir.methods.fedavg import FedAvg, copy_parameters
 from fedchoir.payload import MODEL, Payload, sends, state_payload
 
 
-def normaliser(steps: int, momentum: float = 0.0) -> float:
-    """‖a‖₁: how often the gradients of ``steps`` SGD steps count in the update that they add up to.
+def normalizer(steps: int, momentum: float = 0.0) -> float:
+    """‖a‖₁: the sum of the weights with which the gradients of ``steps`` SGD steps enter the local update.
 
-    A gradient goes on working through the momentum buffer: one with s steps to go counts (1 − ρˢ)/(1 − ρ) times.
+    With momentum ρ a gradient with s steps to go has weight (1 − ρˢ)/(1 − ρ).
 
-    >>> normaliser(5), normaliser(3, momentum=0.5)
+    >>> normalizer(5), normalizer(3, momentum=0.5)
     (5.0, 4.25)
     """
     rho = momentum
@@ -22,18 +22,19 @@ def normaliser(steps: int, momentum: float = 0.0) -> float:
 
 
 class FedNova(FedAvg):
-    """FedAvg of normalised updates: a client that takes more local steps does not pull the global model further.
+    """FedAvg of updates that are normalised by the number of local steps.
 
     w ← w + τ_eff Σ p_i d_i with d_i = (w_i − w)/‖a_i‖₁ and τ_eff = Σ p_i ‖a_i‖₁; BatchNorm's statistics are averaged
-    plainly. With Adam, for which the paper gives no ‖a‖₁, it is the number of steps.
+    as in FedAvg. For Adam, which the paper does not cover, ‖a‖₁ is the number of steps.
     """
 
     name = "fednova"
     title = "FedAvg of updates normalised by the local steps"
     paper = "Wang et al., NeurIPS 2020"
+    streams = {"upload_update": "contribute"}  # frozen stream name
 
     def setup(self) -> Script:
-        """The server needs the model that clients start from: it derives it, or averages the pretrained ones."""
+        """The server starts from the clients' initial model, or from the average of their pretrained ones."""
         yield from super().setup()
         self.server = dict(state_payload("weights", self.architecture.state_dict()))
         if self.params.pretrain_epochs:
@@ -42,28 +43,27 @@ class FedNova(FedAvg):
     def round(self, r: Round) -> Script:
         yield Step(self.download, received=Payload(self.server))
         yield Step(self.local_update)
-        mean = yield Exchange(self.contribute, aggregator=self.weighting)
-        self.advance(mean)
+        self.server_update((yield Exchange(self.upload_update, aggregator=self.weighting)))
 
     def local_update(self, client: Client) -> None:
-        client.memory["start"] = {name: p.detach().clone() for name, p in client.model.named_parameters()}
+        client.memory["start"] = copy_parameters(client)
         super().local_update(client)
 
     @sends(update=MODEL, norm="scalar")
-    def contribute(self, client: Client) -> Payload:
-        """d_i, with BatchNorm's statistics as they are, and ‖a_i‖₁."""
+    def upload_update(self, client: Client) -> Payload:
+        """d_i, with BatchNorm's statistics unchanged, and ‖a_i‖₁."""
         start = client.stored_weights("start")
         p = self.params
         steps = client.steps_per_epoch() * p.epochs_of(client.index)
-        norm = normaliser(steps, p.momentum if p.optimizer == "sgd" else 0.0)
+        norm = normalizer(steps, p.momentum if p.optimizer == "sgd" else 0.0)
         update = {
             name: (t - start[name]) / max(norm, 1.0) if name in start else t
             for name, t in client.model.state_dict().items()
         }
         return Payload(state_payload("update", update), scalars={"norm": norm})
 
-    def advance(self, mean: Payload) -> None:
-        """The server's step; the mean of the norms is τ_eff."""
+    def server_update(self, mean: Payload) -> None:
+        """w ← w + τ_eff·mean(d_i); the mean of the norms is τ_eff."""
         learned = dict(self.architecture.named_parameters())
         for name, d in mean.under("update").items():
             w = self.server[f"weights/{name}"].to(d.device)

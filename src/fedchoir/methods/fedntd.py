@@ -9,8 +9,9 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedchoir.core.client import Client, Teacher
+from fedchoir.core.client import Client
 from fedchoir.core.settings import Settings
+from fedchoir.core.teachers import Teacher
 from fedchoir.core.training import Batch
 from fedchoir.losses import fntd
 from fedchoir.methods.fedavg import FedAvg
@@ -20,12 +21,12 @@ class FedNTDParams(Settings):
     ntd_weight: float = Field(1.0, ge=0, description="β: weight of the not-true distillation")
     temperature: float = Field(1.0, gt=0, description="τ: temperature of the not-true distillation")
     form: Literal["renormalised", "masked"] = Field(
-        "renormalised", description="over the wrong classes alone, or FCCL+'s form over all of them, target left out"
+        "renormalised", description="softmax over the wrong classes alone, or over all with the target masked (FCCL+)"
     )
 
 
 class FedNTD(FedAvg):
-    """FedAvg that keeps what the global model says about the wrong classes, and learns the true one freely."""
+    """FedAvg with distillation of the global model's probabilities of the wrong classes."""
 
     name = "fedntd"
     title = "FedAvg with not-true distillation from the global model"
@@ -35,7 +36,7 @@ class FedNTD(FedAvg):
     params: FedNTDParams
 
     def local_update(self, client: Client) -> None:
-        # The round has just brought the global model: the client's own is equal to it here.
+        # The client has just loaded the global model.
         client.train(self.local_loss, teacher=Teacher(client.snapshot()))
 
     def local_loss(self, client: Client, batch: Batch) -> Tensor:

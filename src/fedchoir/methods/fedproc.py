@@ -17,7 +17,7 @@ from fedchoir.payload import MODEL, Payload, sends
 
 class FedProcParams(Settings):
     alpha: float | None = Field(
-        None, ge=0, le=1, description="α: weight of the contrast; default: falls from 1 to 0 over the rounds"
+        None, ge=0, le=1, description="α: weight of the contrast; default: decreases from 1 to 0 over the rounds"
     )
     temperature: float = Field(0.5, gt=0, description="τ: temperature of the contrast")
 
@@ -25,8 +25,8 @@ class FedProcParams(Settings):
 class FedProc(FedAvg):
     """FedAvg whose local loss is α·contrast + (1 − α)·CE; the contrast draws features to global class prototypes.
 
-    A global prototype is the mean over the clients that have the class, all alike. A class that nobody has is left
-    out of the contrast. The first round has no prototypes, so it is cross-entropy alone.
+    A global prototype is the unweighted mean over the clients that have the class. A class without any client is
+    excluded from the contrast. The first round has no prototypes, so its loss is cross-entropy alone.
     """
 
     name = "fedproc"
@@ -34,7 +34,6 @@ class FedProc(FedAvg):
     paper = "Mu et al., FGCS 2023"
     Params = FedProcParams
     params: FedProcParams
-    profiles = {"paper:digits": {"alpha": 0.5}}  # FCCL+ Table 7; the method's own paper lets it fall
 
     def weighting(self) -> Aggregator:
         return ByName({"weights": super().weighting, "prototypes": mean, "owned": mean})
@@ -45,14 +44,14 @@ class FedProc(FedAvg):
 
     @sends(weights=MODEL, prototypes="C d", owned="C")
     def upload(self, client: Client) -> Payload:
-        """The weights; the mean feature of each class (C×d, zeros where there is none) and which there are (C)."""
+        """The weights, the prototypes (C×d, zeros for a missing class) and which classes the client has (C)."""
         classes = client.model.num_classes
         prototypes, counts = class_prototypes(client.predict_private("features"), client.private.labels, classes)
         return Payload({**super().upload(client)}, prototypes=prototypes, owned=(counts > 0).float())
 
     def download(self, client: Client, received: Payload) -> None:
         super().download(client, received)
-        # The mean over all clients over the share of them that have the class: the mean over those that have it.
+        # (mean over all clients) / (share of clients that have the class) = mean over those that have it
         share = received["owned"]
         client.memory["prototypes"] = received["prototypes"] / share.clamp_min(1e-12).unsqueeze(1)
         client.memory["present"] = share > 0

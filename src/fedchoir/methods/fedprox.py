@@ -9,7 +9,7 @@ from fedchoir.core.client import Client
 from fedchoir.core.settings import Settings
 from fedchoir.core.training import Batch
 from fedchoir.losses import proximal
-from fedchoir.methods.fedavg import FedAvg
+from fedchoir.methods.fedavg import FedAvg, copy_parameters
 
 
 class FedProxParams(Settings):
@@ -17,7 +17,7 @@ class FedProxParams(Settings):
 
 
 class FedProx(FedAvg):
-    """FedAvg whose local loss holds the weights near the global ones."""
+    """FedAvg with a proximal term: CE + μ/2·‖w − w_global‖²."""
 
     name = "fedprox"
     title = "FedAvg with a proximal term to the global weights"
@@ -26,8 +26,8 @@ class FedProx(FedAvg):
     params: FedProxParams
 
     def local_update(self, client: Client) -> None:
-        # The round has just brought the global model: the client's own is equal to it here.
-        client.memory["global"] = {name: p.detach().clone() for name, p in client.model.named_parameters()}
+        # The client has just loaded the global model.
+        client.memory["global"] = copy_parameters(client)
         super().local_update(client)
 
     def local_loss(self, client: Client, batch: Batch) -> Tensor:

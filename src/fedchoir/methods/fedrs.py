@@ -21,8 +21,8 @@ class FedRSParams(Settings):
 class FedRS(FedAvg):
     """FedAvg with a restricted softmax: in training, logits of classes that a client lacks are scaled by α.
 
-    Without it a client pushes the logits of such classes down for ever, as no image of its own ever pulls them up.
-    A client that has every class trains as in FedAvg; predictions are never scaled.
+    This limits the push on the logits of missing classes. A client that has every class trains as in FedAvg;
+    predictions are not scaled.
     """
 
     name = "fedrs"

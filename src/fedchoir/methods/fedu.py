@@ -12,15 +12,13 @@ from fedchoir.payload import Payload
 
 class FedUParams(SelfSupervisedParams):
     threshold: float = Field(
-        0.4, ge=0, description="μ: the predictor is updated if a layer of the encoder diverged less on average (L2)"
+        0.4, ge=0, description="μ: the predictor is updated if the encoder's mean divergence per layer (L2) is less"
     )
 
 
 class FedU(FedBYOL):
-    """The online encoder goes on from the average; the predictor only where the client's own encoder had not diverged
-    from it, for else the average would not fit the client's images. The target network stays the client's own.
-
-    A client that has not trained yet takes all of the average.
+    """Clients load the average encoder, and the average predictor only where their own encoder has not diverged from
+    it. The target network stays local. A client that has not trained yet loads everything.
     """
 
     name = "fedu"

@@ -1,4 +1,4 @@
-"""How much each weight matters: the diagonal of the Fisher information, for EWC (Kirkpatrick et al., PNAS 2017)."""
+"""The diagonal of the Fisher information, for EWC (Kirkpatrick et al., PNAS 2017)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from fedchoir.core.client import Client
 
 
 def diagonal_fisher(client: Client, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Mean squared gradient of the log-likelihood at ``weights`` over the client's private data, one entry a weight.
+    """Mean squared gradient of the log-likelihood at ``weights`` over the client's private data, by parameter name.
 
-    Gradients are taken batch by batch, the usual approximation: exact per-image gradients cost a backward pass each.
+    As usual, gradients are per batch instead of per sample, which would cost one backward pass each.
     """
     model = client.frozen_copy(weights).requires_grad_(True)
     names, parameters = zip(*model.named_parameters(), strict=True)

@@ -26,8 +26,8 @@ class FMLParams(Settings):
 class FML(Method):
     """Each client trains its own model and a small shared one, the meme, by mutual distillation; memes are averaged.
 
-    Own model: α·CE + (1 − α)·KL(meme ‖ own). Meme: β·CE + (1 − β)·KL(own ‖ meme). Both step on each batch at once,
-    against what the other said before the step. Evaluated are the clients' own models.
+    Own model: α·CE + (1 − α)·KL(meme ‖ own). Meme: β·CE + (1 − β)·KL(own ‖ meme). Both take one step per batch, each
+    against the other's detached logits. The clients' own models are evaluated.
     """
 
     name = "fml"
@@ -35,27 +35,27 @@ class FML(Method):
     paper = "Shen et al., 2020"
     Params = FMLParams
     params: FMLParams
+    streams = {"upload_meme": "send"}  # frozen stream name
 
     def extra_modules(self, model: VisionModel) -> dict[str, nn.Module]:
-        with seeded(self.task.seed, "meme"):  # all memes start alike, whatever model they stand beside
-            meme = build(self.params.meme, len(self.task.classes), image_size=self.task.image_size)
-        return {"meme": meme}
+        with seeded(self.spec.seed, "meme"):  # equal initial weights at all clients
+            return {"meme": build(self.params.meme, len(self.spec.classes), image_size=self.spec.image_size)}
 
     def round(self, r: Round) -> Script:
         if self.server:
-            yield Step(self.receive, received=Payload(self.server))
+            yield Step(self.download_meme, received=Payload(self.server))
         if self.averages("before-local"):
             yield from self.average()
         yield Step(self.local_update)
         if self.averages("after-local"):
             yield from self.average()
-        self.server = dict((yield Exchange(self.send, aggregator=self.weighting)))
+        self.server = dict((yield Exchange(self.upload_meme, aggregator=self.weighting)))
 
     @sends(meme=MODULE)
-    def send(self, client: Client) -> Payload:
+    def upload_meme(self, client: Client) -> Payload:
         return state_payload("meme", client.modules["meme"].state_dict())
 
-    def receive(self, client: Client, received: Payload) -> None:
+    def download_meme(self, client: Client, received: Payload) -> None:
         client.modules["meme"].load_state_dict(received.under("meme"))
 
     def local_loss(self, client: Client, batch: Batch) -> Tensor:

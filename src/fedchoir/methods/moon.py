@@ -6,8 +6,9 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedchoir.core.client import Client, Teacher
+from fedchoir.core.client import Client
 from fedchoir.core.settings import Settings
+from fedchoir.core.teachers import Teacher
 from fedchoir.core.training import Batch
 from fedchoir.losses import moon
 from fedchoir.methods.fedavg import FedAvg
@@ -19,10 +20,10 @@ class MOONParams(Settings):
 
 
 class MOON(FedAvg):
-    """FedAvg whose features stay nearer to the global model's than to those of the client's own last model.
+    """FedAvg with a contrast that draws features to the global model's and away from the client's previous model's.
 
-    Features are what the classifier sees, without the projection head that the first paper adds. Both references are
-    frozen and in eval mode. A client's first round has no last model, so it is cross-entropy alone.
+    Features are the classifier's input, without the paper's projection head. Both references are frozen and in eval
+    mode. A client's first round has no previous model, so its loss is cross-entropy alone.
     """
 
     name = "moon"
@@ -33,10 +34,10 @@ class MOON(FedAvg):
 
     def local_update(self, client: Client) -> None:
         if "previous" in client.memory:
-            # The round has just brought the global model: the client's own is equal to it here.
-            around = Teacher(client.snapshot(), output="features")
-            before = Teacher(client.stored_weights("previous"), output="features")
-            client.train(self.local_loss, h_global=around, h_previous=before)
+            # The client has just loaded the global model.
+            h_global = Teacher(client.snapshot(), output="features")
+            h_previous = Teacher(client.stored_weights("previous"), output="features")
+            client.train(self.local_loss, h_global=h_global, h_previous=h_previous)
         else:
             client.train(self.supervised_loss)
         client.memory["previous"] = client.snapshot()

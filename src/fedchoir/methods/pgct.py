@@ -25,24 +25,24 @@ class PGCTParams(FedExgParams):
 
 
 class PGCT(FedExg):
-    """FedExg whose models travel with the class prototypes of the client that they come from, and are held to them.
+    """FedExg with a contrast to the class prototypes of the client that a model comes from.
 
-    This is the local view alone, as FedCT describes it: a class that the model's last client lacks has no prototype
-    and is left out of the contrast. Prototypes are class means, where the paper finds them by clustering; its
-    augmentation of features by attention to prototypes is left out, because its text is not at hand.
+    This is the local view alone, as FedCT describes it: a class that the model's last client lacks has no prototype and
+    is excluded from the contrast. Prototypes are class means, where the paper clusters; its feature augmentation by
+    attention to prototypes is not implemented, because its text is not available.
     """
 
     name = "pgct"
-    title = "models change places at random, held to the prototypes they come with"
+    title = "models exchanged at random, with a contrast to the sender's prototypes"
     paper = "Liu et al., ICME 2023"
     Params = PGCTParams
     params: PGCTParams
 
     @sends(weights=MODEL, prototypes="C d", present="C:bool")
-    def offer(self, client: Client) -> Payload:
-        """The model, the mean feature of every class (FedCT eq. 1; C×d) and which classes there are (C)."""
-        classes = client.model.num_classes
-        u, counts = class_prototypes(client.predict_private("features"), client.private.labels, classes)
+    def share_model(self, client: Client) -> Payload:
+        """The model, the class prototypes (FedCT eq. 1; C×d) and which classes the client has (C)."""
+        h, labels = client.predict_private("features"), client.private.labels
+        u, counts = class_prototypes(h, labels, client.model.num_classes)
         return Payload(self.upload(client), prototypes=u, present=counts > 0)
 
     @property
@@ -51,11 +51,11 @@ class PGCT(FedExg):
 
     def cross_train(self, client: Client, received: Payload | None) -> None:
         if received is not None:
-            client.memory.update(self.guides(received))
+            client.memory.update(self.prototypes(received))
         super().cross_train(client, received)
 
-    def guides(self, received: Payload) -> dict[str, Tensor]:
-        """The prototypes that guide the training (C×d) and which classes have one (C)."""
+    def prototypes(self, received: Payload) -> dict[str, Tensor]:
+        """The prototypes for cross-training (C×d) and which classes have one (C)."""
         return {"prototypes": received["prototypes"], "known": received["present"]}
 
     def cross_loss(self, client: Client, batch: Batch) -> Tensor:

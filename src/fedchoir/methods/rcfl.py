@@ -13,15 +13,15 @@ from fedchoir.losses import kd
 from fedchoir.methods.base import PublicMethod
 from fedchoir.payload import Payload, sends
 
-SMALLEST_WEIGHT = 1e-6  # so that a label whose owners all fail at home still has a consensus
+MIN_WEIGHT = 1e-6  # a label whose owners all have accuracy 0 still has a consensus
 
 
 class RCFL(PublicMethod):
-    """Public phase: KL to a consensus that is made label by label, of the clients that own the label.
+    """Public phase: KL to a consensus that is formed per label over the clients that own the label.
 
-    Our reading of the paper's weighted update: in the consensus on a label, an owner counts as much as its accuracy on
-    its own private images, taken once at the start of the round in eval mode. The model distillation update then is
-    KL(σ(z̄) ‖ σ(z)) at temperature 1. A label that nobody in the round owns is left out of both softmaxes.
+    Our reading of the paper's weighted update: in the consensus on a label an owner's weight is its accuracy on its own
+    private samples, measured once at the start of the round in eval mode. The model distillation update is
+    KL(σ(z̄) ‖ σ(z)) at temperature 1. A label without an owner in the round is excluded from both softmaxes.
     """
 
     name = "rcfl"
@@ -29,25 +29,25 @@ class RCFL(PublicMethod):
     paper = "Gudur and Perepu, 2020"
 
     def round(self, r: Round) -> Script:
-        yield Step(self.assess)
+        yield Step(self.compute_weights)
         yield from super().round(r)
 
-    def assess(self, client: Client) -> None:
-        """How much this client counts for each label (C): its accuracy where it owns the label, else 0."""
+    def compute_weights(self, client: Client) -> None:
+        """The client's weight for each label (C): its accuracy where it owns the label, else 0."""
         hits = client.predict_private().argmax(dim=1) == client.private.labels
-        accuracy = hits.float().mean().clamp_min(SMALLEST_WEIGHT)
+        accuracy = hits.float().mean().clamp_min(MIN_WEIGHT)
         client.memory["weights"] = accuracy * (client.class_counts() > 0)
 
     @sends(scores="B C", weights="C")
     def share(self, client: Client, batch: PublicBatch) -> Payload:
-        """Logits times weights, and the weights: the quotient of their means over clients is the weighted mean."""
+        """Weighted logits and the weights: the ratio of their means over clients is the weighted mean."""
         _, z = client.public_outputs(batch)
         weights = client.stored_tensor("weights")
         return Payload(scores=z * weights, weights=weights)
 
     def consensus(self, aggregated: list[Payload]) -> Received:
         return [
-            Payload(logits=p["scores"] / p["weights"].clamp_min(SMALLEST_WEIGHT**2), owned=p["weights"] > 0)
+            Payload(logits=p["scores"] / p["weights"].clamp_min(MIN_WEIGHT**2), owned=p["weights"] > 0)
             for p in aggregated
         ]
 

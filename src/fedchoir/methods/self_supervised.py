@@ -1,4 +1,4 @@
-"""The base of the self-supervised methods: two views, an objective without labels, and a probe to judge by."""
+"""The base of the self-supervised methods: two views, an objective without labels, and linear evaluation."""
 
 from __future__ import annotations
 
@@ -22,42 +22,31 @@ from fedchoir.utils.errors import UsageError
 
 
 class SelfSupervisedParams(FedFoAExchangeParams):
-    objective: Literal["byol", "simsiam", "simclr"] = Field("byol", description="what two views of an image teach")
+    objective: Literal["byol", "simsiam", "simclr"] = Field("byol", description="self-supervised loss")
     hidden: int = Field(4096, ge=2, description="width of the hidden layers of the projection and prediction heads")
     projector: Literal["mlp", "linear"] = Field(
-        "mlp", description="mlp: lightly's head projects Z; linear: Z itself is the projection (Fig. 3 of FedFoA)"
+        "mlp", description="mlp: lightly's head on Z; linear: Z itself is the projection (Fig. 3 of FedFoA)"
     )
-    target_momentum: float = Field(0.99, ge=0, le=1, description="BYOL: what the target keeps of itself in a step")
+    target_momentum: float = Field(0.99, ge=0, le=1, description="BYOL: momentum of the target network")
     target_schedule: Literal["cosine", "constant"] = Field(
-        "cosine", description="BYOL: the target's momentum rises to 1 along a cosine, or stays"
+        "cosine", description="BYOL: the target's momentum increases to 1 along a cosine, or is constant"
     )
     temperature: float = Field(0.5, gt=0, description="SimCLR: τ of NT-Xent")
-    knn: int = Field(20, ge=0, description="neighbours of the kNN monitor of every round; 0 leaves it out")
+    knn: int = Field(20, ge=0, description="neighbours of the kNN accuracy of every round; 0: off")
     evaluate_every: int = Field(10, ge=1, description="linear probe every n-th round; in the last three always")
     probe_epochs: int = Field(200, ge=1, description="epochs of the linear layer on frozen features")
     probe_lr: float = Field(1e-3, gt=0, description="learning rate (Adam) of the linear layer")
 
 
-SETTING = {
-    "optimizer": "sgd", "momentum": 0.9, "local_lr": 0.032, "local_weight_decay": 5e-4, "local_batch": 500,
-    "local_epochs": 5, "private_augment": "strong",
-}  # fmt: skip
-
-
 class SelfSupervised(FedFoAExchange):
-    """Clients whose images have no labels. A subclass says what they exchange."""
+    """Clients train without labels. A subclass defines what they exchange."""
 
     Params = SelfSupervisedParams
     params: SelfSupervisedParams
     evaluates_per_client = True
-    profiles = {
-        "fixed": SETTING,
-        "paper": {**SETTING, "partition": "iid", "foa_scale": "raw"},
-        "official": {**SETTING, "foa_scale": "raw"},
-    }
 
-    def __init__(self, params: Settings, task: FederationSpec) -> None:
-        super().__init__(params, task)
+    def __init__(self, params: Settings, spec: FederationSpec) -> None:
+        super().__init__(params, spec)
         p = self.params
         if p.private_augment == "none":
             raise UsageError("private_augment = 'none' gives two equal views; it should be strong, weak or fccl")
@@ -68,17 +57,17 @@ class SelfSupervised(FedFoAExchange):
 
     def extra_modules(self, model: VisionModel) -> dict[str, nn.Module]:
         calibration = nn.Linear(model.feature_dim, self.params.dim)
-        parts = {"calibration": calibration, **self.objective.parts(model, calibration)}
-        return parts | super().extra_modules(model)
+        heads = self.objective.modules(model, calibration)
+        return {"calibration": calibration, **heads, **super().extra_modules(model)}
 
-    # -- the local phase: no labels --------------------------------------------------------------------------------
+    # -- local phase, without labels --------------------------------------------------------------------------------
 
     def pretrain(self, client: Client) -> None:
         self.train(client, self.params.pretrain_epochs, "pretrain")
 
     def local_update(self, client: Client) -> None:
         if self.params.foa:
-            self.check_images(self.task.clients[client.index].name, len(client.private))
+            self.check_batch_size(self.spec.clients[client.index].name, len(client.private))
             self.correlations(client).reset()
         self.train(client, self.params.epochs_of(client.index), "local")
         if self.params.knn:
@@ -89,7 +78,7 @@ class SelfSupervised(FedFoAExchange):
         client.train(self.local_loss, epochs=epochs, phase=phase, views=2, after_step=self.objective.after_step)
 
     def calibrated(self, client: Client, images: Tensor) -> Tensor:
-        """Z: B×n."""
+        """Calibrated features Z, B×n."""
         return cast(Tensor, client.modules["calibration"](client.features(images)))
 
     def local_loss(self, client: Client, batch: Batch) -> Tensor:
@@ -98,10 +87,10 @@ class SelfSupervised(FedFoAExchange):
         loss = self.objective.loss(client, batch, z1, z2)
         return loss + self.understanding(client, z1) if self.params.foa else loss
 
-    # -- how good is it --------------------------------------------------------------------------------------------
+    # -- evaluation ------------------------------------------------------------------------------------------------
 
     def evaluate(self, client: Client, tests: Iterable[ImageSet]) -> list[float]:
-        """Linear evaluation: one probe on the client's frozen features, tried on every test set."""
+        """Linear evaluation: one linear layer on the client's frozen features, scored on every test set."""
         probe = fit_probe(client, epochs=self.params.probe_epochs, lr=self.params.probe_lr)
         client.model.eval()
-        return [accuracy(lambda images: probe(client.features(images)), test, self.task.top_k) for test in tests]
+        return [accuracy(lambda images: probe(client.features(images)), test, self.spec.top_k) for test in tests]

@@ -1,4 +1,4 @@
-"""SOLO (the papers' BASE): every client learns alone."""
+"""SOLO (the papers' BASE): every client trains alone."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ class SoloParams(Settings):
     epochs: int = Field(
         0,
         ge=0,
-        description="epochs in all, spread over the rounds (the papers' BASE: 50); 0 gives local_epochs each round, "
-        "the same training as every other method",
+        description="total epochs, spread over the rounds (the papers' BASE: 50); 0: local_epochs in each round, like "
+        "every other method",
     )
 
 
 class Solo(Method):
-    """No exchange at all: what a client reaches on its own data."""
+    """Local training without any exchange."""
 
     name = "solo"
     title = "every client alone (the papers' BASE)"
     Params = SoloParams
     supports_dp = True
-    profiles = {"paper": {"epochs": 50}, "official": {"epochs": 50}}
     params: SoloParams
 
     def round(self, r: Round) -> Script:

@@ -1,4 +1,4 @@
-"""FedFoA's plug-in: what a client's batches say about its features' correlations, and the term that heeds others'."""
+"""FedFoA: a client's mean feature correlations and the mutual-understanding term."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from fedchoir.losses.factorization import Solver
 from fedchoir.utils.rng import generator
 
 Scale = Literal["unit", "raw"]
-"""Whether features are compared at unit length or as they are."""
+"""Whether features are scaled to unit length or used as they are."""
 
 
 class Correlations(nn.Module):
-    """R̄ of eq. 12: the mean of R over the batches of a round. A part of the client, so that it is saved with it."""
+    """R̄ of eq. 12: the mean of R over the batches of a round. A module of the client, so that checkpoints hold it."""
 
     total: Tensor
     batches: Tensor
@@ -37,14 +37,14 @@ class Correlations(nn.Module):
         self.batches += 1
 
     def mean(self) -> Tensor:
-        """n×n; zeros where no batch was seen."""
+        """n×n; zeros before the first batch."""
         return self.total / self.batches.clamp(min=1)
 
     def term(self, z: Tensor, peers: Tensor | None, solver: Solver = "auto") -> Tensor:
         """Σ_j ℓ_A(Z, R̄_j) over the peers whose features are more independent than this batch's (eq. 7 and 13).
 
-        Takes note of the batch's own R. A batch of fewer than n images (the last of an epoch) has none and adds
-        nothing. Peers that do not pass Tr(R̄_j) > Tr(R_i) are weighted with 0: no value is looked at on the host.
+        Adds the batch's own R to the mean. A batch of fewer than n samples (the last of an epoch) has no R and adds 0.
+        Peers without Tr(R̄_j) > Tr(R_i) have weight 0, so that nothing is read on the host.
 
         Args:
             z: calibrated features of a batch, m×n.
@@ -63,17 +63,17 @@ class Correlations(nn.Module):
 
 
 def unit_columns(z: Tensor) -> Tensor:
-    """Every feature of a batch at length 1 (m×n): Tr(R) then measures how independent features are, and nothing else.
+    """Scale every feature (column) of a batch to length 1, m×n, so that Tr(R) measures independence only.
 
-    The paper takes Z as it is. Its trace grows with the features' scale too, so a client whose features are merely
-    larger passes the filter, the others grow towards it, overshoot, and are grown towards in turn, without end.
+    The paper uses Z as it is. Its trace also grows with the features' scale: a client with larger features passes the
+    filter, the others' features grow towards its, overshoot, and so on without bound.
 
     >>> r = feature_correlation(unit_columns(torch.tensor([[3.0, 0.0], [4.0, 0.0], [0.0, 2.0]])))
-    >>> round(float(r.trace()), 4)  # n, the largest it can be: the features are orthogonal
+    >>> round(float(r.trace()), 4)  # the maximum n: the features are orthogonal
     2.0
     """
     length = torch.linalg.vector_norm(z, dim=0)
-    return z / length.where(length > 1e-8, 1.0)  # a feature that is zero stays so
+    return z / length.where(length > 1e-8, 1.0)  # a zero feature stays zero
 
 
 def traces(rs: Tensor) -> Tensor:
@@ -86,7 +86,7 @@ def traces(rs: Tensor) -> Tensor:
 
 
 def distances(bank: Mapping[int, Tensor], clients: int) -> list[list[float | None]]:
-    """Euclidean distance between any two clients' R̄ (Figure 6), None where one has not spoken yet.
+    """Euclidean distance between any two clients' R̄ (Figure 6), None where one is missing.
 
     >>> distances({0: torch.eye(2), 2: torch.zeros(2, 2)}, 3)
     [[0.0, None, 1.4142135381698608], [None, None, None], [1.4142135381698608, None, 0.0]]

@@ -1,8 +1,7 @@
-"""What two views of an image teach an encoder: BYOL, SimSiam and SimCLR, on lightly's heads and losses.
+"""Self-supervised objectives on two views: BYOL, SimSiam and SimCLR, with lightly's heads and losses.
 
-The encoder is a client's model up to its features, and a linear calibration layer to a common width: h → Z (B×n). An
-objective puts its heads on Z. They are parts of the client (``client.parts``): ``projector``, ``predictor`` and, for
-BYOL, ``target``.
+The encoder is a client's model up to its features, followed by a linear calibration layer to a common width: h → Z
+(B×n). An objective adds heads on Z as modules of the client: ``projector``, ``predictor`` and, for BYOL, ``target``.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from fedchoir.utils.errors import UsageError
 
 
 def lightly_heads() -> Any:
-    """lightly's projection and prediction heads, or one line that says how to get them."""
+    """lightly's projection and prediction heads."""
     try:
         from lightly.models.modules import heads
     except ImportError:
@@ -32,21 +31,21 @@ def lightly_heads() -> Any:
 
 
 def negative_cosine(p: Tensor, y: Tensor) -> Tensor:
-    """lightly's −cos(p, y), averaged over the batch; ``y`` is held fixed."""
+    """lightly's −cos(p, y), averaged over the batch; ``y`` is detached."""
     from lightly.loss import NegativeCosineSimilarity
 
     return cast(Tensor, NegativeCosineSimilarity()(p, y.detach()))
 
 
 class SimCLR:
-    """An image's other view is picked out among all views of the batch (Chen et al., ICML 2020)."""
+    """NT-Xent between the two views (Chen et al., ICML 2020)."""
 
     def __init__(self, dim: int, hidden: int, *, linear: bool = False, temperature: float = 0.5) -> None:
         self.dim, self.hidden, self.linear, self.temperature = dim, hidden, linear, temperature
         self.lightly = lightly_heads()
 
-    def parts(self, model: VisionModel, calibration: nn.Module) -> dict[str, nn.Module]:
-        """What a client needs beside its model and calibration layer."""
+    def modules(self, model: VisionModel, calibration: nn.Module) -> dict[str, nn.Module]:
+        """The heads that a client needs in addition to its model and calibration layer."""
         return {"projector": nn.Identity() if self.linear else self.projector()}
 
     def projector(self) -> nn.Module:
@@ -58,20 +57,20 @@ class SimCLR:
         return nt_xent(projector(z1), projector(z2), self.temperature)
 
     def after_step(self, client: Client) -> None:
-        """What follows every optimiser step."""
+        """Called after every optimiser step."""
 
 
 class SimSiam(SimCLR):
-    """Each view's prediction meets the other view's projection, held fixed (Chen and He, CVPR 2021)."""
+    """Each view's prediction matches the other view's detached projection (Chen and He, CVPR 2021)."""
 
-    def parts(self, model: VisionModel, calibration: nn.Module) -> dict[str, nn.Module]:
-        return {**super().parts(model, calibration), "predictor": self.predictor()}
+    def modules(self, model: VisionModel, calibration: nn.Module) -> dict[str, nn.Module]:
+        return {**super().modules(model, calibration), "predictor": self.predictor()}
 
     def projector(self) -> nn.Module:
         return cast(nn.Module, self.lightly.SimSiamProjectionHead(self.dim, self.hidden, self.dim))
 
     def predictor(self) -> nn.Module:
-        # SimSiam's predictor is a bottleneck: a quarter of the projector's width
+        # a bottleneck of a quarter of the projector's width
         return cast(nn.Module, self.lightly.SimSiamPredictionHead(self.dim, max(self.hidden // 4, 2), self.dim))
 
     def loss(self, client: Client, batch: Batch, z1: Tensor, z2: Tensor) -> Tensor:
@@ -81,7 +80,7 @@ class SimSiam(SimCLR):
 
 
 class BYOL(SimSiam):
-    """Each view's prediction meets what a slow copy of the network says of the other view (Grill et al., 2020)."""
+    """Each view's prediction matches the target network's projection of the other view (Grill et al., 2020)."""
 
     def __init__(
         self, dim: int, hidden: int, *, linear: bool = False, momentum: float = 0.99, schedule: str = "cosine"
@@ -89,9 +88,9 @@ class BYOL(SimSiam):
         super().__init__(dim, hidden, linear=linear)
         self.momentum, self.schedule = momentum, schedule
 
-    def parts(self, model: VisionModel, calibration: nn.Module) -> dict[str, nn.Module]:
-        parts = super().parts(model, calibration)
-        return {**parts, "target": Target(model, calibration, parts["projector"])}
+    def modules(self, model: VisionModel, calibration: nn.Module) -> dict[str, nn.Module]:
+        heads = super().modules(model, calibration)
+        return {**heads, "target": Target(model, calibration, heads["projector"])}
 
     def projector(self) -> nn.Module:
         return cast(nn.Module, self.lightly.BYOLProjectionHead(self.dim, self.hidden, self.dim))
@@ -110,11 +109,11 @@ class BYOL(SimSiam):
     def after_step(self, client: Client) -> None:
         steps = client.rounds * client.settings.epochs_of(client.index) * client.steps_per_epoch()
         target = cast(Target, client.modules["target"])
-        target.follow(online_parameters(client), self.momentum, steps if self.schedule == "cosine" else 0)
+        target.update(online_parameters(client), self.momentum, steps if self.schedule == "cosine" else 0)
 
 
 class Target(nn.Module):
-    """BYOL's target network: encoder, calibration and projector as they slowly become. No gradient reaches it."""
+    """BYOL's target network: a moving average of encoder, calibration and projector, without gradients."""
 
     steps: Tensor
 
@@ -135,16 +134,16 @@ class Target(nn.Module):
         return projections
 
     def momentum(self, start: float, total: int) -> Tensor:
-        """How much of itself the target keeps in this step: from ``start`` to 1 along half a cosine, over ``total``
-        steps; constant where ``total`` is 0. On the device, so that a captured step follows the schedule."""
+        """The momentum of this step: from ``start`` to 1 along half a cosine over ``total`` steps, constant if
+        ``total`` is 0. It is computed on the device, so that a captured step follows the schedule."""
         if total == 0:
             return torch.full_like(self.steps, start)
         progress = (self.steps / max(total - 1, 1)).clamp(max=1)
         return 1 - (1 - start) * (1 + torch.cos(math.pi * progress)) / 2
 
     @torch.no_grad()
-    def follow(self, online: Iterable[Tensor], start: float, total: int) -> None:
-        """One step towards the online parameters, in place."""
+    def update(self, online: Iterable[Tensor], start: float, total: int) -> None:
+        """One moving-average step towards the online parameters, in place."""
         keep = self.momentum(start, total)
         slow: list[Tensor] = list(self.parameters())
         torch._foreach_mul_(slow, keep)
@@ -153,13 +152,13 @@ class Target(nn.Module):
 
     @torch.no_grad()
     def copy(self, online: Iterable[Tensor]) -> None:
-        """Become the online network at once."""
+        """Copy the online network."""
         for slow, fast in zip(self.parameters(), online, strict=True):
             slow.copy_(fast)
 
 
 def online_parameters(client: Client) -> list[nn.Parameter]:
-    """The parameters that a target follows, in its order."""
+    """The online parameters in the target's order."""
     modules = (client.model.trunk, client.model.neck, client.modules["calibration"], client.modules["projector"])
     return [p for module in modules for p in module.parameters()]
 

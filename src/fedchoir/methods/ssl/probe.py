@@ -1,4 +1,4 @@
-"""How good is an encoder that has never seen a label? A linear layer on its frozen features, and nearest neighbours."""
+"""Evaluation of self-supervised features: a linear probe and k nearest neighbours."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from fedchoir.core.training import Batch
 from fedchoir.losses._common import one_hot
 from fedchoir.utils.rng import generator
 
-CHUNK = 1000  # images whose neighbours are looked for at a time
+CHUNK = 1000  # samples per similarity matrix
 
 
 class LinearProbe(nn.Module):
-    """A single linear layer on standardised features: B×d → B×C. It starts at zero, so nothing is drawn."""
+    """A linear layer on standardised features, B×d → B×C, with zero initial weights."""
 
     mean: Tensor
     scale: Tensor
@@ -25,7 +25,7 @@ class LinearProbe(nn.Module):
     def __init__(self, features: Tensor, classes: int) -> None:
         super().__init__()
         self.register_buffer("mean", features.mean(0))
-        # a feature that never moves stays at 0 instead of being blown up
+        # a constant feature stays 0
         self.register_buffer("scale", 1 / features.std(0, correction=0).clamp_min(1e-6))
         self.layer = nn.Linear(features.shape[1], classes, device=features.device)
         nn.init.zeros_(self.layer.weight)
@@ -37,8 +37,8 @@ class LinearProbe(nn.Module):
 
 
 def fit_probe(client: Client, *, epochs: int = 200, batch: int = 512, lr: float = 1e-3) -> LinearProbe:
-    """The linear evaluation protocol: the features of the client's private images are computed once and cached, and
-    a linear layer learns their labels from them. This is the only place where labels are used for learning."""
+    """Linear evaluation: train a linear layer on the cached features and the labels of the private samples. This is the
+    only use of labels in self-supervised methods."""
     features, labels = client.predict_private("features"), client.private.labels
     probe = LinearProbe(features, client.model.num_classes)
     optimizer = torch.optim.Adam(probe.parameters(), lr=lr, fused=True)
@@ -55,7 +55,7 @@ def fit_probe(client: Client, *, epochs: int = 200, batch: int = 512, lr: float 
 
 
 def knn_accuracy(features: Tensor, labels: Tensor, classes: int, k: int = 20, temperature: float = 0.07) -> Tensor:
-    """Accuracy in percent when every image is named by its k nearest others, a scalar still on the device.
+    """Leave-one-out accuracy of k nearest neighbours in percent, a scalar on the device.
 
     Cosine similarity, votes weighted by exp(similarity / temperature), as in Wu et al., CVPR 2018.
 
@@ -73,7 +73,7 @@ def knn_accuracy(features: Tensor, labels: Tensor, classes: int, k: int = 20, te
     for start in range(0, len(h), CHUNK):
         rows = torch.arange(start, min(start + CHUNK, len(h)), device=h.device)
         similarity = h[rows] @ h.T
-        similarity[torch.arange(len(rows), device=h.device), rows] = -torch.inf  # not its own neighbour
+        similarity[torch.arange(len(rows), device=h.device), rows] = -torch.inf  # not itself
         nearest = similarity.topk(min(k, len(h) - 1), dim=1)
         votes = (nearest.values / temperature).exp().unsqueeze(1) @ members[nearest.indices]
         hits += (votes.squeeze(1).argmax(1) == labels[rows]).sum()
