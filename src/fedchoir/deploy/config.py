@@ -33,7 +33,7 @@ class SiteEntry(BaseModel):
     @classmethod
     def _plain(cls, value: str) -> str:
         if not NAME.fullmatch(value):
-            raise ValueError("letters, digits, dots and dashes")
+            raise ValueError("A-Z, a-z, 0-9, dots, dashes and underscores")
         return value
 
 
@@ -55,7 +55,7 @@ class FederationFile(BaseModel):
     out: Path = Field(Path("run"), description="folder of the run")
     settings: dict[str, Any] = Field(default_factory=dict, description="options of the method")
 
-    address: str = Field("0.0.0.0:8000", description="where the server listens")
+    address: str = Field("0.0.0.0:8000", description="address and port of the server")
     insecure: bool = Field(False, description="no TLS and no keys: only for tests on one machine")
     ca: Path = Field(Path("keys/ca.crt"), description="certificate of the authority")
     certificate: Path = Field(Path("keys/server.crt"), description="certificate of the server")

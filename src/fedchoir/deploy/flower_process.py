@@ -77,11 +77,11 @@ class FlowerProcess:
         return " ".join(last.split()) or "no output"
 
 
-def environment(flwr_home: Path) -> dict[str, str]:
-    """Environment variables for Flower's programs: no telemetry, and this installation's programs first."""
+def environment(folder: Path) -> dict[str, str]:
+    """Environment variables for Flower's programs: files in ``folder``, no telemetry, this installation first."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
-    return {**os.environ, **quiet, "FLWR_HOME": str(flwr_home), "PATH": path}
+    return {**os.environ, **quiet, "FLWR_HOME": str(folder), "PATH": path}
 
 
 def die_with_parent() -> None:

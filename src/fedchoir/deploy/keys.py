@@ -63,7 +63,7 @@ def make_server(folder: Path, hosts: Sequence[str]) -> tuple[Path, Path]:
 def make_site(folder: Path, name: str) -> tuple[Path, Path]:
     """Create ``NAME`` (private) and ``NAME.pub``: a P-384 pair in OpenSSH's format, which SuperNodes require."""
     if not NAME.fullmatch(name):
-        raise UsageError(f"--site {name!r} is not possible: it should be letters, digits, dots and dashes")
+        raise UsageError(f"--site {name!r} is not possible: it should be A-Z, a-z, 0-9, dots, dashes and underscores")
     key_path, pub_path = folder / name, folder / f"{name}.pub"
     if key_path.exists() or pub_path.exists():
         raise UsageError(f"{key_path} exists already: remove it to create a new pair, and register that at the server")

@@ -81,7 +81,7 @@ def connected(federation: FederationFile, plan: Plan, log: Log) -> Iterator[tupl
     signer = None if federation.insecure else Signer.read(federation.certificate, federation.key)
     plan.out.mkdir(parents=True, exist_ok=True)
     with SuperLinkProcess.running(federation, plan.out / "superlink") as link:
-        log(f"the SuperLink listens on {federation.address}{' WITHOUT TLS' if federation.insecure else ''}")
+        log(f"the SuperLink accepts connections on {federation.address}{' WITHOUT TLS' if federation.insecure else ''}")
         transport = GridTransport(
             link.start_run(), link.nodes, tuple(site.name for site in federation.sites), site_info_request(plan),
             deadline=federation.deadline, limit=federation.limit, signer=signer,
@@ -201,7 +201,7 @@ def check_site_info(info: SiteInfo, federation: FederationFile, registered: Mapp
     if train < 2:
         raise MessageError(f"has {train} training images; it needs at least 2")
     if entry.model is not None and entry.model != model:
-        raise MessageError(f"has the architecture {model}, but the file says {entry.model}")
+        raise MessageError(f"has the architecture {model}, but the file names {entry.model}")
     others = {name: other for name, other in registered.items() if name != info["name"]}
     if federation.classes is not None:
         if unknown := [name for name in classes if name not in federation.classes]:

@@ -1,0 +1,138 @@
+"""`ClientWorker`: what it refuses, what it writes to disk, and what it logs."""
+
+from __future__ import annotations
+
+import errno
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.deploy.in_process import RUN, InProcessTransport, run_on_sites
+from tests.helpers import events
+
+from fedchoir import Experiment
+from fedchoir.deploy import client_worker
+from fedchoir.deploy.client_worker import ClientWorker
+from fedchoir.engines.messages import Envelope, MessageError
+from fedchoir.utils.errors import QuorumError
+
+
+def header(**changes: Any) -> str:
+    values = {"run": RUN, "client": 0, "work": [{"round": 0, "kind": "exchange", "name": "share"}], **changes}
+    return json.dumps(values)
+
+
+def test_runs_cannot_name_files_outside_the_work_folder(tmp_path: Path) -> None:
+    worker = ClientWorker(None, tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(MessageError, match="not the name of a run"):
+        worker.handle(header(run="../../etc", key_request={"kind": "encryption_key"}), [])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_the_states_that_the_server_may_ask_for_are_stored(
+    small: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    lines: list[str] = []
+
+    def log(transport: InProcessTransport) -> None:
+        transport.workers[0].log = lines.append
+
+    result, transport = run_on_sites(small("fccl+", settings={"sync": "epoch"}), tmp_path / "sites", change=log)
+    folder = tmp_path / "sites" / result.clients[0]["name"]
+    assert (folder / "secret").stat().st_mode & 0o777 == 0o600
+    last = [header for header in transport.sent if header["client"] == 0][-1]
+    serials = {last["serial"], last["base"], *last["keep"]} - {0}
+    assert {path.name for path in (folder / RUN).iterdir()} == {f"state-{n:08d}.safetensors" for n in serials}
+    assert re.fullmatch(r"round 1: received .*share \(0\.00 MB\)", lines[0])
+    assert re.fullmatch(r"round 1: sends 3 payloads \(0\.\d\d MB\)", lines[1])
+    assert re.fullmatch(r"round 2: received public_update, .*evaluate, .*share \(0\.\d\d MB\)", lines[2])
+
+
+def test_a_full_disk_leaves_the_state_before_intact(
+    small: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = client_worker.save_tensors
+
+    def full(path: Path, tensors: Any) -> None:
+        path.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def change(transport: InProcessTransport) -> None:
+        def fail(client: int, header: dict[str, Any]) -> str:
+            broken = client == 0 and header["work"][-1]["round"] == 1
+            monkeypatch.setattr(client_worker, "save_tensors", full if broken else save)
+            return ""
+
+        transport.fail = fail
+
+    experiment = small("fedmd", rounds=3, settings={"sync": "epoch"})
+    result, _ = run_on_sites(experiment, tmp_path / "sites", change=change)
+    left_out = events(experiment)[1]["left_out"]
+    assert [out["client"] for out in left_out] == [result.clients[0]["name"]]
+    assert "could not write its state" in left_out[0]["why"]
+    assert "its state before this message is intact" in left_out[0]["why"]
+    assert not list((tmp_path / "sites").rglob("*.part"))
+
+
+def fails_with(change: Callable[[InProcessTransport], None], experiment: Experiment, work: Path) -> str:
+    with pytest.raises(QuorumError) as error:
+        run_on_sites(experiment, work, change=change)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({"secure": True}, "requires secure aggregation, and the server asks without it"),
+        ({"secure": "strict"}, "requires strict secure aggregation"),
+        ({"limit": 100}, "100 are allowed"),
+    ],
+)
+def test_what_a_site_requires_is_enforced_there(
+    attributes: dict[str, Any], message: str, small: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    def change(transport: InProcessTransport) -> None:
+        for worker in transport.workers:
+            for name, value in attributes.items():
+                setattr(worker, name, value)
+
+    assert message in fails_with(change, small("fedmd", rounds=1), tmp_path / "sites")
+    assert not list((tmp_path / "sites").rglob("state-*"))
+
+
+def test_messages_for_another_site_are_refused(small: Callable[..., Experiment], tmp_path: Path) -> None:
+    def swap(transport: InProcessTransport) -> None:
+        transport.workers.reverse()
+
+    assert "the message is for another site" in fails_with(swap, small("fedmd", rounds=1), tmp_path / "sites")
+
+
+def test_a_public_set_with_another_digest_is_refused(small: Callable[..., Experiment], tmp_path: Path) -> None:
+    def change(transport: InProcessTransport) -> None:
+        for worker in transport.workers:
+            handle = worker.handle
+
+            def altered(text: str, blobs: list[bytes], handle: Any = handle) -> Envelope:
+                header = json.loads(text)
+                header["plan"]["public"]["digest"] = "0" * 64
+                return handle(json.dumps(header), blobs)  # type: ignore[no-any-return]
+
+            worker.handle = altered  # type: ignore[method-assign]
+
+    assert "its digest differs" in fails_with(change, small("fedmd", rounds=1), tmp_path / "sites")
+
+
+def test_a_lost_work_folder_is_named(small: Callable[..., Experiment], tmp_path: Path) -> None:
+    def lose(transport: InProcessTransport) -> None:
+        def fail(client: int, header: dict[str, Any]) -> str:
+            for path in (tmp_path / "sites").rglob("state-*"):
+                path.unlink()
+            return ""
+
+        transport.fail = fail
+
+    error = fails_with(lose, small("fedmd", rounds=2, settings={"sync": "epoch"}), tmp_path / "sites")
+    assert "has no state after message 1 of this run: was its --work folder lost?" in error

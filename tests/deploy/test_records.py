@@ -1,0 +1,35 @@
+"""Envelopes as Flower records."""
+
+from __future__ import annotations
+
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+
+from fedchoir.deploy.records import from_records, signature_of, to_records
+from fedchoir.engines.messages import MessageError
+
+BLOBS = [bytes([number]) * number for number in range(12)]
+
+
+def test_text_and_blobs_arrive_as_they_were_sent() -> None:
+    records = to_records('{"a": 1}', BLOBS, certificate=b"certificate", signature=b"signature")
+    assert from_records(records, 1000) == ('{"a": 1}', BLOBS)
+    assert signature_of(records) == (b"certificate", b"signature")
+
+
+def test_a_message_without_a_signature_has_an_empty_one() -> None:
+    assert signature_of(to_records("{}", [])) == (b"", b"")
+    assert signature_of(RecordDict({"header": ConfigRecord({"signature": "text"})})) == (b"", b"")
+
+
+def test_the_size_is_limited() -> None:
+    records = to_records("{}", [b"x" * 98])
+    assert from_records(records, 100)
+    with pytest.raises(MessageError, match="100 bytes, and 99 are allowed"):
+        from_records(records, 99)
+
+
+@pytest.mark.parametrize("records", [{}, {"header": ConfigRecord({"text": "{}"})}, {"blobs": ArrayRecord()}])
+def test_malformed_records_are_refused(records: dict[str, ArrayRecord | ConfigRecord]) -> None:
+    with pytest.raises(MessageError, match="malformed"):
+        from_records(RecordDict(records), 1000)  # type: ignore[arg-type]

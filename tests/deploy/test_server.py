@@ -1,0 +1,150 @@
+"""The server before its first round: which sites fit, how long it waits, and who is revoked."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import tomli_w
+
+from fedchoir.deploy import server as module
+from fedchoir.deploy.config import FederationFile, read_federation
+from fedchoir.deploy.server import Revocations, check_site_info, register_sites, run_id, serve
+from fedchoir.engines.messages import MessageError
+from fedchoir.utils.errors import UsageError
+
+
+def federation(**changes: Any) -> FederationFile:
+    sites = [{"name": name, "model": "mlp"} for name in "ab"]
+    values = {"method": "fedmd", "public": "photos", "sites": sites, "insecure": True, "wait": 0.01, **changes}
+    return FederationFile.model_validate(values)
+
+
+def info(name: str, **changes: Any) -> dict[str, Any]:
+    values = {
+        "name": name, "model": "mlp", "train": 48, "test": 32, "classes": ["cat", "dog"],
+        "public": {"digest": "0123", "size": 40}, "free": 2**30,
+    }  # fmt: skip
+    return {**values, **changes}
+
+
+def test_a_site_that_fits_is_accepted() -> None:
+    check_site_info(info("b"), federation(), {"a": info("a")})
+    check_site_info(info("b", classes=["dog"]), federation(classes=("cat", "dog")), {"a": info("a")})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train": 1}, "has 1 training images; it needs at least 2"),
+        ({"model": "resnet10"}, "has the architecture resnet10, but the file names mlp"),
+        ({"classes": ["cat", "eel"]}, "its class names differ from those of a: dog, eel"),
+        ({"classes": ["dog", "cat"]}, "its class names differ from those of a: in order"),
+        ({"public": {"digest": "4567", "size": 40}}, "its public set is not that of a"),
+        ({"train": "many"}, "its site information is malformed"),
+        ({"classes": None}, "its site information is malformed"),
+        ({"name": "c"}, "its site information is malformed"),
+    ],
+)
+def test_a_site_that_does_not_fit_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(MessageError, match=re.escape(message)):
+        check_site_info(info("b", **changes), federation(), {"a": info("a")})
+
+
+def test_classes_that_the_file_does_not_name_are_refused() -> None:
+    with pytest.raises(MessageError, match="has the class 'cat', which the file does not name"):
+        check_site_info(info("b"), federation(classes=("dog",)), {})
+
+
+class FakeTransport:
+    """Sites that are connected from the start, and reasons why others were refused."""
+
+    names = ("a", "b")
+
+    def __init__(self, *connected: str, refused: dict[int, str] | None = None) -> None:
+        self.connected, self.refused = list(connected), refused or {}
+        self.site_info = {name: info(name) for name in connected}
+
+    def register_sites(self) -> list[str]:
+        return self.connected
+
+
+def register(transport: Any, file: FederationFile, **options: Any) -> tuple[Any, list[str]]:
+    lines: list[str] = []
+    return register_sites(file, file.plan(), transport, lines.append, **options), lines
+
+
+def test_the_federation_is_described_by_its_sites() -> None:
+    spec, lines = register(FakeTransport("a", "b"), federation(rounds=7, seed=3))
+    assert [(client.name, client.train) for client in spec.clients] == [("a", 48), ("b", 48)]
+    assert (spec.classes, spec.rounds, spec.seed, spec.public_size) == (("cat", "dog"), 7, 3, 40)
+    assert lines == [
+        "waiting for a, b",
+        "a: mlp, 48 training and 32 test images, 2 classes, 1 GiB free",
+        "b: mlp, 48 training and 32 test images, 2 classes, 1 GiB free",
+    ]
+
+
+def test_a_quorum_may_start_without_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REGISTRATION_SECONDS", 0.01)
+    spec, lines = register(FakeTransport("a"), federation())
+    assert [(client.name, client.train) for client in spec.clients] == [("a", 48), ("b", 0)]
+    assert lines[-1] == "b is not connected: it may join later"
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "message"),
+    [
+        ({"quorum": 0.9}, {}, "only 1 of 2 sites connected within 0.01 s, and quorum is 90% (b: no)"),
+        ({"sites": [{"name": "a"}, {"name": "b"}]}, {}, "b did not connect within 0.01 s (b: no); give its model"),
+        ({"wait": 60}, {"require_all": True}, "b: no"),
+    ],
+)
+def test_too_few_sites(
+    changes: dict[str, Any], options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "REGISTRATION_SECONDS", 0.01)
+    with pytest.raises(UsageError, match=re.escape(message)):
+        register(FakeTransport("a", refused={2: "b: no"}), federation(**changes), **options)
+
+
+def test_a_revoked_site_is_not_waited_for() -> None:
+    sites = [{"name": "a"}, {"name": "b", "model": "mlp", "revoked": True}]
+    spec, _ = register(FakeTransport("a"), federation(sites=sites, wait=60))
+    assert [client.name for client in spec.clients] == ["a", "b"]
+
+
+def test_sites_that_the_changed_file_calls_revoked_are_locked_out(tmp_path: Path) -> None:
+    file, revoked, lines = tmp_path / "federation.toml", [], []  # type: tuple[Path, list[str], list[str]]
+    link: Any = SimpleNamespace(nodes={1: "a", 2: "b"}, revoke=revoked.append)
+    file.write_text("")
+    revocations = Revocations(file, link, lines.append)
+    revocations.check()
+    assert lines == []
+    file.write_text("not TOML")
+    revocations.check()
+    assert "cannot be read, so no site is revoked" in lines[0]
+    sites = [{"name": n, "key": f"{n}.pub", "model": "mlp", "revoked": n == "b"} for n in "ab"]
+    file.write_text(tomli_w.dumps({"method": "fedavg", "sites": sites}))
+    revocations.check()
+    assert revoked == ["b"]
+    assert lines[1] == "b is revoked: its key is no longer accepted"
+
+
+def test_a_resumed_run_has_the_same_id(tmp_path: Path) -> None:
+    plan: Any = SimpleNamespace(out=tmp_path)
+    first = run_id(plan, resume=True)
+    assert re.fullmatch("[0-9a-f]{16}", first)
+    assert run_id(plan, resume=True) == first
+    assert run_id(plan, resume=False) != first
+
+
+def test_a_server_does_not_start_without_keys(tmp_path: Path) -> None:
+    sites = [{"name": n, "key": f"{n}.pub"} for n in "ab"]
+    path = tmp_path / "federation.toml"
+    path.write_text(tomli_w.dumps({"method": "fccl+", "public": "photos", "sites": sites}))
+    with pytest.raises(UsageError, match=r"cannot read .*server.key: No such file.*fedchoir keys creates it"):
+        serve(read_federation(path))
