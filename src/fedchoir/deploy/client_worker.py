@@ -24,7 +24,7 @@ from fedchoir.core.exchange import DeferredReport
 from fedchoir.data.scenario import ClientData
 from fedchoir.deploy.site_data import LocalSite, SiteData
 from fedchoir.engines.local.client_factory import new_client
-from fedchoir.engines.messages import MAX_BLOB, Envelope, MessageError, pack_reply, unpack_action, unpack_task
+from fedchoir.engines.messages import MAX_BLOB, Envelope, MessageError, pack_reply, unpack_action, unpack_spec
 from fedchoir.methods.base import Method
 from fedchoir.payload import Payload, load_tensors, save_tensors
 from fedchoir.privacy.secure_aggregation.client import FolderStore, SecureAggregationClient
@@ -105,7 +105,7 @@ class ClientWorker:
         plan = header["plan"]
         cls = methods.get(plan["method"])
         params = cls.Params(**plan["settings"])
-        spec = unpack_task(plan["task"])
+        spec = unpack_spec(plan["task"])
         info = spec.clients[int(header["client"])]
         if (info.name, info.model) != (self.site.name, self.site.model):
             raise MessageError(

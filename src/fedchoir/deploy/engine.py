@@ -20,7 +20,7 @@ from fedchoir.core.actions import Action, Exchange
 from fedchoir.core.exchange import Reply
 from fedchoir.core.federation_spec import ClientInfo
 from fedchoir.engines.local.client_factory import new_modules
-from fedchoir.engines.messages import Envelope, MessageError, pack_action, pack_task, unpack_action, unpack_reply
+from fedchoir.engines.messages import Envelope, MessageError, pack_action, pack_spec, unpack_action, unpack_reply
 from fedchoir.methods.base import Method
 from fedchoir.payload import Payload, state_payload
 from fedchoir.utils.errors import UsageError
@@ -147,7 +147,7 @@ class FlowerEngine:
                 "plan": {
                     "method": method.name,
                     "settings": method.params.model_dump(mode="json"),
-                    "task": pack_task(method.spec),
+                    "task": pack_spec(method.spec),
                     "public": self._public,
                 },
             },

@@ -1,4 +1,4 @@
-"""The engine for the devices that a run was given."""
+"""Creates the engine for the devices of a run."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from fedchoir.core.server import Engine
+from fedchoir.core.settings import Settings
 from fedchoir.data.public import PublicSet
 from fedchoir.data.scenario import Scenario
-from fedchoir.engines.local.engine import STATE_BUDGET, LocalEngine, Progress
+from fedchoir.engines.local.engine import LocalEngine
 from fedchoir.engines.multiprocess.engine import MultiprocessEngine
 from fedchoir.methods.base import Method
 from fedchoir.utils.errors import UsageError
@@ -27,50 +26,33 @@ def started_engine(
     public: PublicSet | None,
     *,
     devices: Sequence[torch.device],
-    precision: str,
     fused: bool = False,
-    progress: Progress,
-    budget: float = STATE_BUDGET,
-    folder: Path | None = None,
-) -> Iterator[Engine]:
-    """All clients in this process on one device, or shared out over processes where there are several, each with its
-    part of the budget for clients' states.
+    **options: Any,
+) -> Iterator[LocalEngine | MultiprocessEngine]:
+    """All clients in this process on one device, or one process for each of several devices. ``options`` are those of
+    both engines.
 
-    A GPU that is named (``cuda:1``) is made torch's current one: that is where steps are captured.
+    A GPU with an index (``cuda:1``) becomes torch's current one, because CUDA graphs are captured there.
     """
     if fused:
-        _check_fused(devices, method.params)
-    if len(devices) == 1:
-        (device,) = devices
-        named = device.type == "cuda" and device.index is not None
-        with torch.cuda.device(device) if named else nullcontext():
-            local = LocalEngine(
-                method, scenario, public, device=device, precision=precision, fused=fused, progress=progress,
-                budget=budget, folder=folder,
-            )  # fmt: skip
-            with closing(local):
-                yield local
-        return
-    with MultiprocessEngine(
-        method,
-        scenario,
-        public,
-        devices=devices,
-        precision=precision,
-        fused=fused,
-        progress=progress,
-        budget=budget,
-        folder=folder,
-    ) as engine:
-        yield engine
+        check_fused(devices, method.params)
+    first, *more = devices
+    engine: LocalEngine | MultiprocessEngine
+    with torch.cuda.device(first) if not more and first.type == "cuda" and first.index is not None else nullcontext():
+        if more:
+            engine = MultiprocessEngine(method, scenario, public, devices=devices, fused=fused, **options)
+        else:
+            engine = LocalEngine(method, scenario, public, device=first, fused=fused, **options)
+        with closing(engine):
+            yield engine
 
 
-def _check_fused(devices: Sequence[torch.device], params: Any) -> None:
-    """Say in one line why ``--fused`` is not possible, if it is not."""
+def check_fused(devices: Sequence[torch.device], params: Settings) -> None:
+    """Raise `UsageError` if fused layers are not possible here."""
     if any(device.type != "cuda" for device in devices):
         raise UsageError("--fused is not possible: it is for GPUs; leave it out")
     if params.dp_noise:
-        raise UsageError("--fused is not possible with dp_noise: gradients of single images are taken in another way")
+        raise UsageError("--fused is not possible with dp_noise: fused layers have no per-sample gradients")
     if find_spec("triton") is None:
         raise UsageError("--fused is not possible: it needs Triton, which comes with torch on Linux")
     if not any(shutil.which(name) for name in ("cc", "gcc", "clang")):

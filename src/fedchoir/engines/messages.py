@@ -1,7 +1,7 @@
-"""Messages as bytes: a JSON header and safetensors blobs. Nothing that could run on the other side, nothing pickled.
+"""Messages as bytes: a JSON header and safetensors blobs, nothing pickled.
 
-An action travels as the *name* of one of the method's functions: a site looks the name up in its own copy of the
-method, so a message can make it do only what its own code offers.
+An action travels as the *name* of one of the method's functions. The receiver looks the name up in its own copy of the
+method, so a message can only run what the receiver's own code offers.
 """
 
 from __future__ import annotations
@@ -20,20 +20,22 @@ from fedchoir.methods.base import Method
 from fedchoir.payload import Payload, PayloadError, declared_by
 
 MAX_HEADER = 16 * 2**20
-MAX_BLOB = 2 * 2**30  # bytes that one message may hold unless a federation says otherwise
+MAX_BLOB = 2 * 2**30  # bytes of one message, unless a federation sets another limit
 
 
 class MessageError(ValueError):
-    """A message is not what it should be."""
+    """A message is malformed."""
 
 
 @dataclass
 class Envelope:
-    """What travels in one message, in either direction."""
+    """The content of one message, in either direction."""
 
     header: dict[str, Any]
     blobs: list[bytes] = field(default_factory=list)
-    shared: dict[int, bytes] = field(default_factory=dict, repr=False)  # payloads packed for other letters already
+    shared: dict[int, bytes] = field(
+        default_factory=dict, repr=False
+    )  # serialized payloads, by id, of several messages
     _known: dict[str, int] = field(default_factory=dict, repr=False)
 
     def add(self, payload: Payload) -> int:
@@ -42,9 +44,10 @@ class Envelope:
         return len(self.blobs) - 1
 
     def put(self, payload: Payload) -> int:
-        """Add a payload and return its number; the same bytes are added once. (The payload must outlive the letter.)"""
-        raw = self.shared.setdefault(id(payload), b"") or payload.to_bytes()
-        self.shared[id(payload)] = raw
+        """Add a payload unless its bytes are there already, and return its number. It must outlive the envelope."""
+        if id(payload) not in self.shared:
+            self.shared[id(payload)] = payload.to_bytes()
+        raw = self.shared[id(payload)]
         key = hashlib.sha256(raw).hexdigest()
         if key not in self._known:
             self._known[key] = len(self.blobs)
@@ -65,7 +68,7 @@ class Envelope:
 
     @classmethod
     def read(cls, text: str, blobs: Sequence[bytes], limit: int = MAX_BLOB) -> Envelope:
-        """A letter that arrived. Its size is looked at before anything in it is."""
+        """A message that arrived. Its size is checked before it is parsed."""
         size = sum(map(len, blobs))
         if size > limit or len(text) > MAX_HEADER:
             raise MessageError(f"the message has {size + len(text)} bytes, and {limit} are allowed")
@@ -78,53 +81,48 @@ class Envelope:
         return cls(header, list(blobs))
 
 
-# -- actions -----------------------------------------------------------------------------------------------------------
-
-
-def pack_action(letter: Envelope, action: Action, *clients: int) -> dict[str, Any]:
-    """An action for one client, or for several: of what is heard, only what is for them travels."""
+def pack_action(envelope: Envelope, action: Action, *clients: int) -> dict[str, Any]:
+    """An action for one or several clients; of what is received, only their payloads are added."""
     name = action.function.__name__
     owner = getattr(action.function, "__self__", None)
     if not isinstance(owner, Method) or getattr(type(owner), name, None) is None:
-        raise TypeError(f"{action.function!r} cannot travel: a step or exchange must be a method of the Method class")
+        raise TypeError(f"{action.function!r} cannot be sent: a step or exchange must be a method of the Method class")
     packed: dict[str, Any] = {
         "kind": "exchange" if isinstance(action, Exchange) else "step",
         "name": name,
         "batches": [list(astuple(batch)) for batch in action.batches],
-        "heard": _pack_heard(letter, action.received, clients),
+        "received": _pack_received(envelope, action.received, clients),
     }
-    if isinstance(action, Exchange):
-        packed["dims"] = dict(action.dims)
-    return packed
+    return packed | ({"dims": dict(action.dims)} if isinstance(action, Exchange) else {})
 
 
-def _pack_heard(letter: Envelope, received: Any, clients: Sequence[int]) -> Any:
+def _pack_received(envelope: Envelope, received: Any, clients: Sequence[int]) -> Any:
     if isinstance(received, Payload):
-        return letter.put(received)
+        return envelope.put(received)
     if isinstance(received, Mapping):
-        return {str(k): _pack_heard(letter, received[k], clients) for k in clients if k in received}
+        return {str(k): _pack_received(envelope, received[k], clients) for k in clients if k in received}
     if isinstance(received, list | tuple):
-        return [_pack_heard(letter, part, clients) for part in received]
+        return [_pack_received(envelope, item, clients) for item in received]
     return None
 
 
-def unpack_action(letter: Envelope, packed: Mapping[str, Any], method: Method) -> Action:
-    """The action of a message, with functions of this site's own copy of the method."""
+def unpack_action(envelope: Envelope, packed: Mapping[str, Any], method: Method) -> Action:
+    """The action of a message, with the functions of this process's own copy of the method."""
     function = function_of(method, packed["name"])
     batches = tuple(PublicBatch(*map(int, batch)) for batch in packed["batches"])
-    received = _unpack_heard(letter, packed["heard"])
+    received = _unpack_received(envelope, packed["received"])
     if packed["kind"] == "exchange":
         declared_by(function)
         return Exchange(function, batches, received=received, dims={str(k): int(v) for k, v in packed["dims"].items()})
     return Step(function, batches, received)
 
 
-def _unpack_heard(letter: Envelope, packed: Any) -> Any:
+def _unpack_received(envelope: Envelope, packed: Any) -> Any:
     if isinstance(packed, dict):
-        return {int(k): _unpack_heard(letter, part) for k, part in packed.items()}
+        return {int(k): _unpack_received(envelope, item) for k, item in packed.items()}
     if isinstance(packed, list):
-        return [_unpack_heard(letter, part) for part in packed]
-    return None if packed is None else letter.get(packed)
+        return [_unpack_received(envelope, item) for item in packed]
+    return None if packed is None else envelope.get(packed)
 
 
 def function_of(method: Method, name: Any) -> Callable[..., Any]:
@@ -135,47 +133,42 @@ def function_of(method: Method, name: Any) -> Callable[..., Any]:
     return function
 
 
-# -- replies -----------------------------------------------------------------------------------------------------------
-
-
 def pack_reply(
-    parts: Sequence[Payload],
-    news: Mapping[int, DeferredReport],
+    payloads: Sequence[Payload],
+    deferred: Mapping[int, DeferredReport],
     seconds: Mapping[str, float],
     keys: Mapping[str, Any] | None = None,
 ) -> Envelope:
-    letter = Envelope({"news": {str(index): asdict(told) for index, told in news.items()}, "seconds": dict(seconds)})
-    letter.header["parts"] = [letter.add(part) for part in parts]  # counted one by one: no sharing
-    if keys:
-        letter.header["keys"] = dict(keys)
-    return letter
+    """A client's reply; ``deferred`` are its reports by round, ``keys`` belong to secure aggregation."""
+    reports = {str(index): asdict(report) for index, report in deferred.items()}
+    envelope = Envelope({"deferred": reports, "seconds": dict(seconds)} | ({"keys": dict(keys)} if keys else {}))
+    envelope.header["payloads"] = [envelope.add(payload) for payload in payloads]  # equal ones too: each is counted
+    return envelope
 
 
-def unpack_reply(letter: Envelope) -> tuple[list[Payload], dict[int, DeferredReport], dict[str, float]]:
-    header = letter.header
+def unpack_reply(envelope: Envelope) -> tuple[list[Payload], dict[int, DeferredReport], dict[str, float]]:
+    """Payloads, reports and seconds of a client's reply."""
+    header = envelope.header
     try:
-        parts = [letter.get(number) for number in header["parts"]]
-        news = {
+        payloads = [envelope.get(number) for number in header["payloads"]]
+        deferred = {
             int(index): DeferredReport(
-                {str(k): float(v) for k, v in told["report"].items()},
-                None if told["row"] is None else [float(v) for v in told["row"]],
+                {str(k): float(v) for k, v in packed["report"].items()},
+                None if packed["row"] is None else [float(v) for v in packed["row"]],
             )
-            for index, told in header["news"].items()
+            for index, packed in header["deferred"].items()
         }
-        return parts, news, {str(k): float(v) for k, v in header["seconds"].items()}
+        return payloads, deferred, {str(k): float(v) for k, v in header["seconds"].items()}
     except PayloadError as error:
         raise MessageError(str(error)) from None
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise MessageError(f"the reply is malformed: {type(error).__name__}: {error}") from None
 
 
-# -- what everyone knows -----------------------------------------------------------------------------------------------
+def pack_spec(spec: FederationSpec) -> dict[str, Any]:
+    return asdict(spec)
 
 
-def pack_task(task: FederationSpec) -> dict[str, Any]:
-    return asdict(task)
-
-
-def unpack_task(packed: Mapping[str, Any]) -> FederationSpec:
-    cards = tuple(ClientInfo(**card) for card in packed["clients"])
-    return FederationSpec(**{**packed, "classes": tuple(packed["classes"]), "clients": cards})
+def unpack_spec(packed: Mapping[str, Any]) -> FederationSpec:
+    clients = tuple(ClientInfo(**info) for info in packed["clients"])
+    return FederationSpec(**{**packed, "classes": tuple(packed["classes"]), "clients": clients})

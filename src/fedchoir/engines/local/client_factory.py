@@ -1,55 +1,47 @@
-"""A client as it starts: everything about it follows from the settings, the seed and its number."""
+"""Builds a client in its initial state, which follows from the settings, the seed and the client's index."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fedchoir.core.activation_checkpointing import limit_activations
 from fedchoir.core.batches import PublicView
 from fedchoir.core.client import Client
+from fedchoir.core.private_training import PrivateTrainer
 from fedchoir.core.robust import flipped_labels
 from fedchoir.data.scenario import ClientData
 from fedchoir.methods.base import Method
 from fedchoir.models import VisionModel, build
-from fedchoir.core.private_training import PrivateTrainer
 from fedchoir.privacy.dp import without_batchnorm
 from fedchoir.utils.rng import seeded
 
 
 @dataclass(frozen=True)
 class ClientModules:
-    """What a client computes with: its model, and the auxiliary modules that its method adds."""
+    """A client's model and the auxiliary modules that its method adds."""
 
     model: VisionModel
     auxiliary: dict[str, nn.Module]
 
     @torch.no_grad()
-    def start_like(self, other: ClientModules, *, auxiliary_only: bool = False) -> None:
-        """Take over all weights and buffers; with ``auxiliary_only`` not the model's."""
-        pairs: list[tuple[nn.Module, nn.Module]] = [
-            (self.auxiliary[name], other.auxiliary[name]) for name in self.auxiliary
-        ]
-        if not auxiliary_only:
-            pairs.append((self.model, other.model))
-        for mine, theirs in pairs:
-            for own, new in zip(_tensors(mine), _tensors(theirs), strict=True):
+    def copy_from(self, other: ClientModules, *, auxiliary_only: bool = False) -> None:
+        """Copy all weights and buffers; with ``auxiliary_only`` not the model's."""
+        pairs: list[tuple[nn.Module, nn.Module]] = [(self.auxiliary[n], other.auxiliary[n]) for n in self.auxiliary]
+        for mine, theirs in pairs if auxiliary_only else [*pairs, (self.model, other.model)]:
+            tensors = (chain(module.parameters(), module.buffers()) for module in (mine, theirs))
+            for own, new in zip(*tensors, strict=True):
                 own.copy_(new)
 
 
-def _tensors(module: nn.Module) -> Iterator[Tensor]:
-    yield from module.parameters()
-    yield from module.buffers()
-
-
 def new_modules(method: Method, index: int) -> ClientModules:
-    """A client's modules, drawn from the seed and its number, or the seed alone where all are alike."""
-    task = method.spec
-    with seeded(task.seed, "model", "shared" if task.homogeneous else index):
-        model = build(task.clients[index].model, len(task.classes), image_size=task.image_size)
+    """A client's modules, initialized from the seed and its index, or from the seed alone under one architecture."""
+    spec = method.spec
+    with seeded(spec.seed, "model", "shared" if spec.homogeneous else index):
+        model = build(spec.clients[index].model, len(spec.classes), image_size=spec.image_size)
         if method.params.dp_noise:
             without_batchnorm(model)
         return ClientModules(model, method.extra_modules(model))
@@ -59,35 +51,24 @@ def new_client(
     method: Method,
     index: int,
     data: ClientData,
-    view: PublicView | None,
+    public: PublicView | None,
     *,
     device: torch.device,
     precision: str,
     modules: ClientModules | None = None,
 ) -> Client:
-    """A client as it starts, or with the modules given."""
-    task, params, train = method.spec, method.params, data.train
+    """A client in its initial state, or with the modules given."""
+    spec, params, train = method.spec, method.params, data.train
     if modules is None:
         modules = new_modules(method, index)
-        limit_activation_memory(
-            modules, method, train.images.shape[-1], len(train), public=view is not None, device=device
-        )
-    hostile = params.attack != "none" and index >= len(task.clients) - params.attackers
+        limit_activation_memory(modules, method, data, len(train), public=public is not None, device=device)
+    hostile = params.attack != "none" and index >= len(spec.clients) - params.attackers
     if hostile and params.attack == "label_flip":
-        train = replace(train, labels=flipped_labels(train.labels, len(task.classes)))
+        train = replace(train, labels=flipped_labels(train.labels, len(spec.classes)))
     client = Client(
-        index,
-        data.name,
-        modules.model,
-        train,
-        settings=params,
-        seed=task.seed,
-        rounds=task.rounds,
-        public=view,
-        modules=modules.auxiliary,
-        device=device,
-        precision=precision,
-    )
+        index, data.name, modules.model, train, settings=params, seed=spec.seed, rounds=spec.rounds, public=public,
+        modules=modules.auxiliary, device=device, precision=precision,
+    )  # fmt: skip
     client.hostile = hostile
     if params.dp_noise:
         client.trainer = PrivateTrainer(client)
@@ -95,11 +76,11 @@ def new_client(
 
 
 def limit_activation_memory(
-    modules: ClientModules, method: Method, image_size: int, images: int, *, public: bool, device: torch.device
+    modules: ClientModules, method: Method, data: ClientData, samples: int, *, public: bool, device: torch.device
 ) -> None:
-    """Let the model's backward pass keep within ``keep_gb`` for whatever batch a client with so many images has."""
+    """Keep the model's backward pass within ``activation_budget_gb`` at the largest batch of so many samples."""
     params = method.params
     if device.type == "cpu" and params.activation_budget_gb:
-        largest = max(params.public_batch if public else 0, min(params.local_batch, images))
+        largest = max(params.public_batch if public else 0, min(params.local_batch, samples))
         modules.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        limit_activations(modules.model, image_size, largest, params.activation_budget_gb * 1e9)
+        limit_activations(modules.model, data.train.images.shape[-1], largest, params.activation_budget_gb * 1e9)

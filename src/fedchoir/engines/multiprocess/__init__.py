@@ -1,1 +1,1 @@
-"""Several processes on one machine, each with a device and a share of the clients; the first one plays the server."""
+"""Several processes on one machine, each with a device and some of the clients; the parent process is the server."""

@@ -1,91 +1,61 @@
-"""Data on its way to a process: the images of its own clients, all test sets and the public set."""
+"""Values as messages between processes: JSON with tensors as safetensors blobs."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import json
+from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
+from torch import Tensor
+
+from fedchoir.core.federation_spec import ClientInfo, FederationSpec
 from fedchoir.data.image.image_set import ImageSet
 from fedchoir.data.public import PublicSet
 from fedchoir.data.scenario import ClientData, Scenario
 from fedchoir.engines.messages import Envelope
 from fedchoir.payload import Payload
 
-Packed = dict[str, Any]
+CLASSES: dict[str, type] = {
+    cls.__name__: cls for cls in (Scenario, ClientData, ImageSet, PublicSet, FederationSpec, ClientInfo)
+}
 
 
-def pack_scenario(letter: Envelope, scenario: Scenario, share: Collection[int]) -> Packed:
-    """A scenario of which only the clients of ``share`` have their private images; the others have none."""
-    clients = [
-        {
-            "name": data.name,
-            "home": data.domain,
-            "train": _pack_images(letter, data.train if k in share else _none_of(data.train)),
-        }
-        for k, data in enumerate(scenario.clients)
-    ]
-    return {
-        "name": scenario.name,
-        "classes": scenario.classes,
-        "clients": clients,
-        "tests": _pack_sets(letter, scenario.tests),
-        "own_tests": _pack_sets(letter, scenario.own_tests),
-        "top_k": scenario.top_k,
-        "notes": scenario.notes,
-    }
+def pack(envelope: Envelope, value: Any) -> Any:
+    """A JSON value that stands for ``value``; tensors and payloads become blobs of the envelope."""
+    if isinstance(value, Tensor):
+        return {"tensor": envelope.add(Payload(value=value))}
+    if isinstance(value, Payload):
+        return {"payload": envelope.add(value)}
+    if type(value).__name__ in CLASSES:
+        return {type(value).__name__: {f.name: pack(envelope, getattr(value, f.name)) for f in fields(value)}}
+    if isinstance(value, Mapping):
+        if value and all(isinstance(item, Tensor) for item in value.values()):
+            copies = {name: t.detach().cpu().clone() for name, t in value.items()}  # they may share memory
+            return {"tensors": envelope.add(Payload(copies))}
+        return {"dict": {key: pack(envelope, item) for key, item in value.items()}}
+    return [pack(envelope, item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def unpack_scenario(letter: Envelope, packed: Mapping[str, Any]) -> Scenario:
-    clients = tuple(
-        ClientData(client["name"], _unpack_images(letter, client["train"]), client["home"])
-        for client in packed["clients"]
-    )
-    return Scenario(
-        name=packed["name"],
-        classes=tuple(packed["classes"]),
-        clients=clients,
-        tests={name: _unpack_images(letter, test) for name, test in packed["tests"].items()},
-        own_tests={name: _unpack_images(letter, test) for name, test in packed["own_tests"].items()},
-        top_k=packed["top_k"],
-        notes=tuple(packed["notes"]),
-    )
+def unpack(envelope: Envelope, packed: Any) -> Any:
+    """The value that `pack` packed; its tuples are lists, except in the fields of a dataclass."""
+    if isinstance(packed, list):
+        return [unpack(envelope, item) for item in packed]
+    if not isinstance(packed, dict):
+        return packed
+    ((kind, content),) = packed.items()
+    if kind in ("tensor", "payload", "tensors"):
+        payload = envelope.get(content)
+        return payload if kind == "payload" else payload["value"] if kind == "tensor" else dict(payload)
+    values = {name: unpack(envelope, item) for name, item in content.items()}
+    if kind == "dict":
+        return values
+    return CLASSES[kind](**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
 
 
-def pack_public(letter: Envelope, public: PublicSet | None) -> Packed | None:
-    if public is None:
-        return None
-    return {
-        "images": letter.add(Payload(images=public.images)),
-        **{name: getattr(public, name) for name in ("name", "mean", "std", "notes", "digest")},
-    }
+def to_frames(envelope: Envelope) -> list[bytes]:
+    return [json.dumps(envelope.header).encode(), *envelope.blobs]  # a loss may be NaN
 
 
-def unpack_public(letter: Envelope, packed: Mapping[str, Any] | None) -> PublicSet | None:
-    if packed is None:
-        return None
-    return PublicSet(
-        name=packed["name"],
-        images=letter.get(packed["images"])["images"],
-        mean=tuple(packed["mean"]),
-        std=tuple(packed["std"]),
-        notes=tuple(packed["notes"]),
-        digest=packed["digest"],
-    )
-
-
-def _pack_sets(letter: Envelope, sets: Mapping[str, ImageSet]) -> Packed:
-    return {name: _pack_images(letter, images) for name, images in sets.items()}
-
-
-def _pack_images(letter: Envelope, images: ImageSet) -> Packed:
-    content = Payload(images=images.images, labels=images.labels)
-    return {"content": letter.add(content), "mean": images.mean, "std": images.std}
-
-
-def _unpack_images(letter: Envelope, packed: Mapping[str, Any]) -> ImageSet:
-    content = letter.get(packed["content"])
-    return ImageSet(content["images"], content["labels"], tuple(packed["mean"]), tuple(packed["std"]))
-
-
-def _none_of(images: ImageSet) -> ImageSet:
-    return ImageSet(images.images[:0], images.labels[:0], images.mean, images.std)
+def from_frames(frames: list[bytes]) -> Envelope:
+    return Envelope(json.loads(frames[0]), frames[1:])

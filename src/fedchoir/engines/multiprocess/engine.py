@@ -1,37 +1,38 @@
-"""The parallel engine: clients shared out over processes, one a device. This process plays the server.
+"""The multiprocess engine: clients distributed over processes, one per device. This process is the server.
 
-Every client lives in one process for the whole run and is the same `Client` as ever, so the numbers are those of the
-local engine: which process a client is in, and how many there are, changes nothing.
+A client stays in one process for the whole run and is an ordinary `Client`, so the results are those of the local
+engine: they do not depend on the number of processes.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from fedchoir.core.actions import Action
 from fedchoir.core.exchange import Reply
+from fedchoir.core.interfaces import ReadState
 from fedchoir.data.public import PublicSet
 from fedchoir.data.scenario import Scenario
-from fedchoir.engines.local.client_pool import KEPT
+from fedchoir.engines.local.client_pool import CLIENT_LIST
 from fedchoir.engines.local.engine import STATE_BUDGET, Progress
-from fedchoir.engines.messages import Envelope, pack_action, pack_task, unpack_reply
-from fedchoir.engines.multiprocess.data_transfer import pack_public, pack_scenario
-from fedchoir.engines.multiprocess.load_balance import expected_costs, share_out
-from fedchoir.engines.multiprocess.pipe import readable
-from fedchoir.engines.multiprocess.process import Process
+from fedchoir.engines.messages import Envelope
+from fedchoir.engines.multiprocess.load_balance import distribute, expected_costs
+from fedchoir.engines.multiprocess.process import WorkerProcess
 from fedchoir.methods.base import Method
 from fedchoir.payload import Payload
 from fedchoir.utils.threads import threads_for
 
 
 class MultiprocessEngine:
-    """Runs a method's actions on clients that live in several processes. A context: it ends its processes."""
+    """Runs a method's actions on clients in several processes. `close` ends the processes."""
 
     def __init__(
         self,
@@ -48,161 +49,127 @@ class MultiprocessEngine:
     ) -> None:
         self.method = method
         self.seconds = {"public": 0.0, "local": 0.0, "evaluate": 0.0}
-        """Of each phase, what the slowest process took."""
+        """Of each phase, the time of the slowest process."""
         self._progress = progress
         self._folder = folder
-        self._counted: dict[Process, dict[str, float]] = {}
+        self._seconds: dict[WorkerProcess, dict[str, float]] = {}  # of each process so far
         self._shapes: dict[str, Tensor] | None = None
         self._test_sizes = [len(test) for test in (*scenario.tests.values(), *scenario.own_tests.values())]
         self._shared_tests = len(scenario.tests)
         costs = expected_costs(method)
-        shares = share_out(costs, len(devices))
+        shares = distribute(costs, len(devices))
         loads = [sum(costs[k] for k in share) for share in shares]
-        self.processes: list[Process] = []
+        self._processes: list[WorkerProcess] = []
         try:
             for device, share, load in zip(devices, shares, loads, strict=False):
-                first = load == max(loads)  # the one that the others will wait for
-                self.processes.append(Process(device, share, threads_for(len(shares)), first=first))
-            self._home = {k: process for process in self.processes for k in process.share}
-            for process in self.processes:  # one after the other: no more than one copy of the data is under way
-                letter = self._beginning(process, scenario, public, precision)
-                letter.header |= {
-                    "lean": fused,
-                    "budget": str(budget / len(self.processes)),
-                    "folder": str(folder / str(process.share[0])) if folder else None,
-                }
-                process.send(letter)
-            list(self._answers(dict.fromkeys(self.processes)))
+                slowest = load == max(loads)  # the others wait for it
+                self._processes.append(WorkerProcess(device, share, threads_for(len(shares)), priority=slowest))
+            for process in self._processes:  # one after the other: only one copy of the data is in transit
+                process.call(
+                    "start", method.name, method.params.model_dump(mode="json"), method.spec,
+                    _only(scenario, process.clients), public, str(process.device), precision,
+                    str(folder / str(process.clients[0])) if folder else None,
+                    {"fused": fused, "budget": budget / len(shares), "clients": process.clients},
+                )  # fmt: skip
+            list(self._results(self._processes))
         except BaseException:
             self.close()
             raise
 
-    def __enter__(self) -> MultiprocessEngine:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
-        for process in self.processes:
+        for process in self._processes:
             process.stop()
-        if self._folder is not None:  # a process that is ended so leaves its files
+        if self._folder is not None:  # a process that is killed leaves its files
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    # -- asking ----------------------------------------------------------------------------------------------------
-
     def execute(self, clients: Sequence[int], actions: Sequence[Action], round_index: int) -> Iterator[Reply]:
-        """One letter to each process with what its clients are to do; their replies come as they arrive."""
-        packed: dict[int, bytes] = {}
-        letters: dict[Process, Envelope | None] = {}
-        for process in self.processes:
-            if here := [k for k in clients if k in process.share]:
-                letter = Envelope({"do": "ask", "clients": here, "round": round_index, **self._facts()}, shared=packed)
-                letter.header["actions"] = [pack_action(letter, action, *here) for action in actions]
-                letters[process] = letter
-        for _, answer in self._answers(letters):
-            parts, _, _ = unpack_reply(answer)
-            yield Reply(answer.header["client"], parts, answer.header["report"])
+        """One message to each process with the actions of its clients; replies come as they arrive."""
+        shared: dict[int, bytes] = {}
+        busy = []
+        for process in self._processes:
+            if mine := [k for k in clients if k in process.clients]:
+                process.call("execute", mine, round_index, self._has_global, actions=actions, shared=shared)
+                busy.append(process)
+        for _, reply in self._results(busy):
+            yield Reply(**reply)
 
     def evaluate(self, weights: dict[str, Tensor] | None) -> list[list[float]]:
-        """As `LocalEngine.evaluate`: clients are scored where they live; the test sets of one global model are shared
-        out over the processes."""
+        """As `LocalEngine.evaluate`. The test sets of a global model are distributed over the processes."""
         if weights is not None and not self.method.evaluates_per_client:
-            return self._score(Payload(weights))
-        payload = None if weights is None else Payload(weights)
+            return self._evaluate_global(weights)
         rows: dict[int, list[float]] = {}
-        letters = {process: self._letter("evaluate", payload) for process in self.processes}
-        for process, answer in self._answers(letters):
-            rows |= zip(process.share, answer.header["rows"], strict=True)
+        for process in self._processes:
+            process.call("evaluate", weights)
+        for process, accuracies in self._results(self._processes):
+            rows |= zip(process.clients, accuracies, strict=True)
         return [rows[k] for k in sorted(rows)]
 
-    def _score(self, weights: Payload) -> list[list[float]]:
-        shares = dict(zip(self.processes, share_out(self._test_sizes, len(self.processes)), strict=False))
-        letters = {process: self._letter("score", weights, tests=tests) for process, tests in shares.items()}
-        scores: dict[int, float] = {}
-        for process, answer in self._answers(letters):
-            scores |= zip(shares[process], answer.header["row"], strict=True)
-        row = [scores[number] for number in range(len(self._test_sizes))]
+    def _evaluate_global(self, weights: dict[str, Tensor]) -> list[list[float]]:
+        tests = dict(zip(self._processes, distribute(self._test_sizes, len(self._processes)), strict=False))
+        accuracies: dict[int, float] = {}
+        for process, numbers in tests.items():
+            process.call("evaluate_global", weights, numbers)
+        for process, values in self._results(tests):
+            accuracies |= zip(tests[process], values, strict=True)
+        row = [accuracies[number] for number in range(len(self._test_sizes))]
         shared, own = row[: self._shared_tests], row[self._shared_tests :]
-        return [[*shared, *own[k : k + 1]] for k in range(len(self._home))]
-
-    def _letter(self, do: str, weights: Payload | None, **facts: Any) -> Envelope:
-        letter = Envelope({"do": do, **facts})
-        letter.header["weights"] = None if weights is None else letter.add(weights)
-        return letter
-
-    def _answers(self, letters: Mapping[Process, Envelope | None]) -> Iterator[tuple[Process, Envelope]]:
-        """Send letters (None: one is under way) and give what comes back, until every process says that it is done."""
-        for process, letter in letters.items():
-            if letter is not None:
-                process.send(letter)
-        busy = {process.pipe: process for process in letters}
-        took = dict.fromkeys(self.seconds, 0.0)
-        while busy:
-            for pipe in readable(busy):
-                process = busy[pipe]
-                answer = process.receive()
-                if answer.header["said"] == "done":
-                    del busy[pipe]
-                    took = {phase: max(took[phase], s) for phase, s in self._since(process, answer).items()}
-                elif answer.header["said"] == "progress":
-                    self._progress(answer.header["client"], answer.header["phase"])
-                else:
-                    yield process, answer
-        for phase, value in took.items():
-            self.seconds[phase] += value
-
-    def _since(self, process: Process, answer: Envelope) -> dict[str, float]:
-        """Seconds that a process has worked since it said so last."""
-        before = self._counted.get(process, dict.fromkeys(self.seconds, 0.0))
-        self._counted[process] = answer.header["seconds"]
-        return {phase: value - before[phase] for phase, value in answer.header["seconds"].items()}
-
-    # -- state -----------------------------------------------------------------------------------------------------
+        return [[*shared, *own[k : k + 1]] for k in range(len(self.method.spec.clients))]
 
     def states(self) -> Iterator[tuple[str, dict[str, Tensor] | None]]:
-        """One client's state after the other, as they come: processes wait until theirs is wanted. Each process also
-        tells which clients it keeps; the checkpoint has one list."""
-        kept: list[Tensor] = []
-        for _, answer in self._answers(dict.fromkeys(self.processes, Envelope({"do": "states", **self._facts()}))):
-            name, tensors = answer.header["name"], dict(answer.get(0)) if answer.blobs else None
-            if name == KEPT and tensors is not None:
-                kept.append(tensors["kept"])
+        """The clients' states as they arrive: a process waits until its next one is read. Each process also sends the
+        list of its clients that are stored; a checkpoint has one list."""
+        stored: list[Tensor] = []
+        for process in self._processes:
+            process.call("states", self._has_global)
+        for _, (name, tensors) in self._results(self._processes):
+            if name == CLIENT_LIST:
+                stored.append(tensors["kept"])
             else:
                 yield name, tensors
-        yield KEPT, {"kept": torch.cat(kept).sort().values}
+        yield CLIENT_LIST, {"kept": torch.cat(stored).sort().values}
 
-    def _facts(self) -> dict[str, Any]:
-        """What the server alone knows and clients at rest go by."""
-        return {"global": self.method.global_weights() is not None}
+    def saved(self, read: ReadState) -> None:
+        """Nothing to do: processes send everything that has changed since they were loaded."""
 
-    def saved(self, read: Callable[[str], dict[str, Tensor]]) -> None:
-        pass  # processes send what has changed since they were loaded, again and again
-
-    def load(self, read: Callable[[str], dict[str, Tensor]]) -> None:
-        for process, answer in self._answers({process: Envelope({"do": "load"}) for process in self.processes}):
-            process.send(Envelope({}, [Payload(read(answer.header["name"])).to_bytes()]))
+    def load(self, read: ReadState) -> None:
+        for process in self._processes:
+            process.call("load")
+        for process, name in self._results(self._processes):
+            process.send(Envelope({}, [Payload(read(name)).to_bytes()]))
 
     def model_shapes(self) -> dict[str, Tensor]:
-        """The state of the shared architecture, for checking weights that arrive."""
+        """The state dict of the shared architecture, for checking weights that arrive."""
         if self._shapes is None:
-            answers = self._answers({self.processes[0]: Envelope({"do": "shapes"})})
-            (self._shapes,) = (dict(answer.get(0)) for _, answer in answers)
+            self._processes[0].call("model_shapes")
+            ((_, self._shapes),) = self._results(self._processes[:1])
         return self._shapes
 
-    # -- the beginning ---------------------------------------------------------------------------------------------
+    @property
+    def _has_global(self) -> bool:
+        return self.method.global_weights() is not None
 
-    def _beginning(self, process: Process, scenario: Scenario, public: PublicSet | None, precision: str) -> Envelope:
-        """All that a process needs to know, with the images of its own clients."""
-        letter = Envelope({"do": "begin"})
-        letter.header |= {
-            "device": str(process.device),
-            "precision": precision,
-            "method": self.method.name,
-            "settings": self.method.params.model_dump(mode="json"),
-            "task": pack_task(self.method.task),
-            "share": process.share,
-            "scenario": pack_scenario(letter, scenario, process.share),
-            "public": pack_public(letter, public),
-        }
-        return letter
+    def _results(self, processes: Iterable[WorkerProcess]) -> Iterator[tuple[WorkerProcess, Any]]:
+        """The values that processes send, as they arrive, until all of them have finished their call."""
+        busy = set(processes)
+        slowest = dict.fromkeys(self.seconds, 0.0)
+        while busy:
+            for process in cast(list[WorkerProcess], wait(busy)):  # type: ignore[arg-type]
+                kind, value = process.receive()
+                if kind == "progress":
+                    self._progress(*value)
+                elif kind == "value":
+                    yield process, value
+                else:
+                    busy.discard(process)
+                    before = self._seconds.get(process, dict.fromkeys(self.seconds, 0.0))
+                    slowest = {phase: max(s, value[phase] - before[phase]) for phase, s in slowest.items()}
+                    self._seconds[process] = value
+        for phase, seconds in slowest.items():
+            self.seconds[phase] += seconds
+
+
+def _only(scenario: Scenario, clients: Sequence[int]) -> Scenario:
+    """The scenario without the private data of all other clients."""
+    none = torch.empty(0, dtype=torch.int64)
+    data = (d if k in clients else replace(d, train=d.train.subset(none)) for k, d in enumerate(scenario.clients))
+    return replace(scenario, clients=tuple(data))

@@ -1,68 +1,62 @@
-"""The parent's side of one process: it starts it, writes to it, hears from it, and knows how it ended."""
+"""The parent's side of an engine worker."""
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
-from fedchoir.engines.messages import Envelope
-from fedchoir.engines.multiprocess.pipe import Pipe
+from fedchoir.core.actions import Action
+from fedchoir.engines.messages import Envelope, pack_action
+from fedchoir.engines.multiprocess.data_transfer import from_frames, pack, to_frames, unpack
 from fedchoir.utils.errors import UsageError, WorkerError
+from fedchoir.utils.subprocess_channel import ChildProcess
 
 
-class Process:
-    """A process with a device and a share of the clients. It holds nothing that a checkpoint does not.
+class WorkerProcess:
+    """A process with a device and some of the clients. It holds nothing that a checkpoint does not.
 
-    Where processes share a GPU through NVIDIA's MPS, ``first`` ones are served before the others.
+    Where processes share a GPU through NVIDIA's MPS, those with ``priority`` are served before the others.
     """
 
-    def __init__(self, device: torch.device, share: Sequence[int], threads: int, *, first: bool = True) -> None:
-        self.device, self.share = device, tuple(share)
-        ours, theirs = socket.socketpair()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "fedchoir.engines.multiprocess.worker", str(theirs.fileno())],
-            stdin=subprocess.PIPE,
-            pass_fds=[theirs.fileno()],
-            env={
-                **os.environ,
+    def __init__(self, device: torch.device, clients: Sequence[int], threads: int, *, priority: bool = True) -> None:
+        self.device, self.clients = device, list(clients)
+        self._child = ChildProcess.spawn(
+            f"the process on {device}",
+            "fedchoir.engines.multiprocess.worker",
+            {
                 "OMP_NUM_THREADS": str(threads),
                 "MKL_NUM_THREADS": str(threads),
-                "CUDA_MPS_CLIENT_PRIORITY": "0" if first else "1",
+                "CUDA_MPS_CLIENT_PRIORITY": "0" if priority else "1",
             },
         )
-        theirs.close()
-        self.pipe = Pipe(ours.detach())
 
-    def send(self, letter: Envelope) -> None:
-        try:
-            self.pipe.send(letter)
-        except OSError:
-            raise self._gone() from None
+    def call(
+        self, function: str, *arguments: Any, actions: Sequence[Action] = (), shared: dict[int, bytes] | None = None
+    ) -> None:
+        """Start a call. ``actions`` are for the clients of the first argument; ``shared`` are payloads that were
+        serialized for other processes."""
+        envelope = Envelope({"call": function}, shared={} if shared is None else shared)
+        envelope.header["arguments"] = pack(envelope, arguments)
+        envelope.header["actions"] = [pack_action(envelope, action, *arguments[0]) for action in actions]
+        self.send(envelope)
 
-    def receive(self) -> Envelope:
-        """What it says next; an error of its own is raised here."""
-        try:
-            letter = self.pipe.receive()
-        except (EOFError, OSError):
-            raise self._gone() from None
-        if letter.header["said"] == "failed":
-            why = letter.header["why"]
-            raise UsageError(why) if letter.header["usage"] else WorkerError(f"the process on {self.device}: {why}")
-        return letter
+    def send(self, envelope: Envelope) -> None:
+        self._child.send(to_frames(envelope))
 
-    def _gone(self) -> WorkerError:
-        code = self._process.wait()
-        how = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
-        return WorkerError(f"the process on {self.device} {how}")
+    def receive(self) -> tuple[str, Any]:
+        """The next message of a call, ``progress``, ``value`` or ``done``, with its value. Errors are raised here."""
+        envelope = from_frames(self._child.receive())
+        kind, value = envelope.header["kind"], unpack(envelope, envelope.header["value"])
+        if kind == "usage error":
+            raise UsageError(value)
+        if kind == "error":
+            raise WorkerError(f"{self._child.name}: {value}")
+        return kind, value
+
+    def fileno(self) -> int:
+        return self._child.fileno()
 
     def stop(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self.pipe.close()
+        self._child.close()

@@ -1,16 +1,13 @@
-"""``python -m fedchoir.engines.multiprocess.worker``: a process with one device and a share of the clients.
+"""``python -m fedchoir.engines.multiprocess.worker``: a process with one device and some of the clients.
 
-It runs the ordinary `LocalEngine` over them and does what its parent's letters say, one after the other.
+It runs an ordinary `LocalEngine` and executes the calls of its parent one after the other.
 """
 
 from __future__ import annotations
 
 import os
-import signal
-import sys
-import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,128 +15,105 @@ import torch
 from torch import Tensor
 
 from fedchoir import methods
-from fedchoir.engines.local.client_pool import KEPT
+from fedchoir.core.federation_spec import FederationSpec
+from fedchoir.engines.local.client_pool import CLIENT_LIST
 from fedchoir.engines.local.engine import LocalEngine
-from fedchoir.engines.local.state_cache import file_name
-from fedchoir.engines.messages import Envelope, pack_reply, unpack_action, unpack_task
-from fedchoir.engines.multiprocess.data_transfer import unpack_public, unpack_scenario
-from fedchoir.engines.multiprocess.pipe import Pipe
-from fedchoir.payload import Payload
+from fedchoir.engines.local.state_cache import state_name
+from fedchoir.engines.messages import Envelope, unpack_action
+from fedchoir.engines.multiprocess.data_transfer import from_frames, pack, to_frames, unpack
 from fedchoir.utils.devices import full_memory
 from fedchoir.utils.errors import UsageError
+from fedchoir.utils.subprocess_channel import Channel, parent_channel
 
 
-class Worker:
-    """Turns letters into calls of the engine. What its functions yield goes back to the parent."""
+class EngineWorker:
+    """Turns the parent's messages into calls of the engine. What a call returns or yields goes back to the parent."""
 
-    def __init__(self, pipe: Pipe) -> None:
-        self._pipe = pipe
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
         self._engine: LocalEngine
         self._device: torch.device
+        self._request: Envelope
 
     def serve(self) -> None:
-        """Do what comes until the parent is gone."""
+        """Execute calls until the parent is gone."""
         while True:
-            letter = self._pipe.receive()
+            self._request = from_frames(self._channel.receive())
+            header = self._request.header
             try:
-                for answer in getattr(self, f"do_{letter.header['do']}")(letter):
-                    self._pipe.send(answer)
-                self._pipe.send(Envelope({"said": "done", "seconds": self._engine.seconds}))
-            except UsageError as error:
-                self._pipe.send(Envelope({"said": "failed", "why": str(error), "usage": True}))
+                result = getattr(self, header["call"])(*unpack(self._request, header["arguments"]))
+                values = result if isinstance(result, Iterator) else [] if result is None else [result]
+                for value in values:
+                    self._send("value", value)
+                self._send("done", self._engine.seconds)
             except OSError:
                 raise
+            except UsageError as error:
+                self._send("usage error", str(error))
             except torch.OutOfMemoryError:
-                self._pipe.send(Envelope({"said": "failed", "why": full_memory(self._device), "usage": False}))
+                self._send("error", full_memory(self._device))
             except Exception as error:
                 traceback.print_exc()
-                why = f"{type(error).__name__}: {error}".splitlines()[0]
-                self._pipe.send(Envelope({"said": "failed", "why": why, "usage": False}))
+                self._send("error", f"{type(error).__name__}: {error}".splitlines()[0])
 
-    def do_begin(self, letter: Envelope) -> Iterator[Envelope]:
-        told = letter.header
-        self._device = device = torch.device(told["device"])
-        if device.type == "cuda":
-            torch.cuda.set_device(device)
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = told["precision"] != "fp32"
-        cls = methods.get(told["method"])
+    def start(
+        self, method: str, params: dict[str, Any], spec: FederationSpec, scenario: Any, public: Any,
+        device: str, precision: str, folder: str | None, options: dict[str, Any],
+    ) -> None:  # fmt: skip
+        """Build the engine."""
+        self._device = torch.device(device)
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "fp32"
+        cls = methods.get(method)
         self._engine = LocalEngine(
-            cls(cls.Params(**told["settings"]), unpack_task(told["task"])),
-            unpack_scenario(letter, told["scenario"]),
-            unpack_public(letter, told["public"]),
-            device=device,
-            precision=told["precision"],
-            fused=told["lean"],
-            progress=lambda client, phase: self._say("progress", client=client, phase=phase),
-            share=told["share"],
-            budget=float(told["budget"]),
-            folder=Path(told["folder"]) if told["folder"] else None,
-        )
-        yield from ()
+            cls(cls.Params(**params), spec), scenario, public, device=self._device, precision=precision,
+            progress=lambda client, phase: self._send("progress", [client, phase]),
+            folder=Path(folder) if folder else None, **options,
+        )  # fmt: skip
 
-    def do_ask(self, letter: Envelope) -> Iterator[Envelope]:
-        told = letter.header
-        self._engine.clients.global_elsewhere = told["global"]
-        actions = [unpack_action(letter, packed, self._engine.method) for packed in told["actions"]]
-        for reply in self._engine.execute(told["clients"], actions, told["round"]):
-            answer = pack_reply(reply.payloads, {}, {})
-            answer.header |= {"said": "reply", "client": reply.client, "report": dict(reply.report)}
-            yield answer
+    def execute(self, clients: Sequence[int], round_index: int, has_global: bool) -> Iterator[dict[str, Any]]:
+        self._engine.clients.server_has_global_model = has_global
+        packed = self._request.header["actions"]
+        actions = [unpack_action(self._request, action, self._engine.method) for action in packed]
+        for reply in self._engine.execute(clients, actions, round_index):
+            yield {"client": reply.client, "payloads": reply.payloads, "report": reply.report}
 
-    def do_evaluate(self, letter: Envelope) -> Iterator[Envelope]:
-        yield Envelope({"said": "rows", "rows": self._engine.evaluate(self._weights(letter))})
+    def evaluate(self, weights: dict[str, Tensor] | None) -> list[list[float]]:
+        return self._engine.evaluate(weights)
 
-    def do_score(self, letter: Envelope) -> Iterator[Envelope]:
-        weights = self._weights(letter)
-        assert weights is not None
-        yield Envelope({"said": "row", "row": self._engine.score(weights, letter.header["tests"])})
+    def evaluate_global(self, weights: dict[str, Tensor], tests: Sequence[int]) -> list[float]:
+        return self._engine.evaluate_global(weights, tests)
 
-    def do_states(self, letter: Envelope) -> Iterator[Envelope]:
-        """Tensors of a state may share memory: each travels on its own. What the checkpoint holds has none."""
-        self._engine.clients.global_elsewhere = letter.header["global"]
-        for name, tensors in self._engine.states():
-            if tensors is None:
-                yield Envelope({"said": "state", "name": name})
-                continue
-            copies = Payload({key: t.detach().cpu().clone() for key, t in tensors.items()})
-            yield Envelope({"said": "state", "name": name}, [copies.to_bytes()])
+    def states(self, has_global: bool) -> Iterator[tuple[str, dict[str, Tensor] | None]]:
+        self._engine.clients.server_has_global_model = has_global
+        return self._engine.states()
 
-    def do_load(self, letter: Envelope) -> Iterator[Envelope]:
-        """The parent is asked for one state after the other, all of them now: later it will not listen."""
+    def load(self) -> None:
+        """Ask the parent for all states now: later it no longer answers."""
 
         def read(name: str) -> dict[str, Tensor]:
-            self._say("want", name=name)
-            return dict(self._pipe.receive().get(0))
+            self._send("value", name)
+            return dict(from_frames(self._channel.receive()).get(0))
 
-        kept = read(KEPT)
-        here = set(self._engine.clients.here) & set(kept["kept"].tolist())
-        states = {KEPT: kept} | {name: read(name) for name in map(file_name, sorted(here))}
+        stored = read(CLIENT_LIST)
+        mine = set(self._engine.clients.indices) & set(stored["kept"].tolist())
+        states = {CLIENT_LIST: stored} | {name: read(name) for name in map(state_name, sorted(mine))}
         self._engine.load(states.__getitem__)
-        yield from ()
 
-    def do_shapes(self, letter: Envelope) -> Iterator[Envelope]:
-        yield Envelope({"said": "shapes"}, [Payload(self._engine.model_shapes()).to_bytes()])
+    def model_shapes(self) -> dict[str, Tensor]:
+        return self._engine.model_shapes()
 
-    def _weights(self, letter: Envelope) -> dict[str, Tensor] | None:
-        number = letter.header["weights"]
-        return None if number is None else dict(letter.get(number))
-
-    def _say(self, said: str, **facts: Any) -> None:
-        self._pipe.send(Envelope({"said": said, **facts}))
-
-
-def _leave_with_the_parent() -> None:
-    """When the parent is gone, even killed, our standard input ends: do not go on unseen."""
-    sys.stdin.buffer.read()
-    os._exit(1)
+    def _send(self, kind: str, value: Any) -> None:
+        envelope = Envelope({"kind": kind})
+        envelope.header["value"] = pack(envelope, value)
+        self._channel.send(to_frames(envelope))
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it too and ends us
-    threading.Thread(target=_leave_with_the_parent, daemon=True).start()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     try:
-        Worker(Pipe(int(sys.argv[1]))).serve()
+        EngineWorker(parent_channel()).serve()
     except (EOFError, OSError):
         os._exit(1)
 

@@ -1,14 +1,14 @@
-"""What the kernels share: activations, the end of a sum over all positions, and how work is cut into programs.
+"""Code that all kernels share: activations, reductions over positions, and how work is divided into programs.
 
-Images lie in memory channels last, so a tensor is a matrix of positions (image, row, column) and channels. A program
-works on a tile of it. Sums over positions are split into shares; the program that arrives last adds the shares up, in a
-fixed order, so that the same input gives the same bits. With TRITON_INTERPRET=1 all kernels run on a CPU, slowly: so
-they are tested.
+Tensors are channels-last, so each is a matrix of positions (image, row, column) and channels. A program handles a tile
+of it. Sums over positions are split into partial sums; the program that finishes last adds them in a fixed order, so
+that the same input gives the same bits. With TRITON_INTERPRET=1 the kernels run on a CPU, slowly; tests use that.
 """
 
 # Triton reads the annotations of its kernels, and has no types of its own.
 # mypy: disable-error-code="no-untyped-def,import-untyped"
 
+from dataclasses import dataclass
 from functools import cache
 
 import torch
@@ -16,15 +16,28 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fedchoir.engines.local.fused import deferred_weight_grads as aside
+from fedchoir.engines.local.fused import deferred_weight_grads as deferred
 
 INTERPRETED = triton.knobs.runtime.interpret
-NONE, RELU, RELU6, SILU = 0, 1, 2, 3  # activations, as the kernels know them
-
-LANES = 8  # channels are counted in eights: so many of two bytes are one load
-CHANNELS = 32  # a tile's
-MOST_SHARES = 256  # that the last program adds up
+NONE, RELU, RELU6, SILU = 0, 1, 2, 3  # the kernels' codes of activations
+LANES = 8  # kernels count channels in eights: one load is 16 bytes, eight bf16 values
+TILE_CHANNELS = 32
+MAX_SPLITS = 256  # partial sums that the last program adds up
 PROGRAMS = 1056  # eight for each multiprocessor of a large GPU
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A batch norm's statistics on one batch, its weights, and the code of the activation that follows."""
+
+    act: int
+    mean: Tensor
+    rstd: Tensor
+    weight: Tensor
+    bias: Tensor
+
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return self.mean, self.rstd, self.weight, self.bias
 
 
 @triton.jit
@@ -39,8 +52,8 @@ def activate(x, ACT: tl.constexpr):
 
 
 @triton.jit
-def back(d, x, ACT: tl.constexpr):
-    """A gradient ``d`` of the activation's output, taken back to its input ``x``."""
+def activation_backward(d, x, ACT: tl.constexpr):
+    """Gradient at the activation's input ``x``, given the gradient ``d`` at its output."""
     if ACT == 1:
         d = tl.where(x > 0.0, d, 0.0)
     elif ACT == 2:
@@ -52,83 +65,93 @@ def back(d, x, ACT: tl.constexpr):
 
 
 @triton.jit
-def of_channels(mean, rstd, weight, bias, c, known):
-    """What a norm knows of a tile's channels."""
-    centre, r = tl.load(mean + c, mask=known, other=0.0), tl.load(rstd + c, mask=known, other=0.0)
-    w, b = tl.load(weight + c, mask=known, other=0.0), tl.load(bias + c, mask=known, other=0.0)
-    return centre, r, w, b
+def load_norm(mean, rstd, weight, bias, c, c_mask):
+    """Mean, 1/deviation, weight and bias of a tile's channels."""
+    mu, r = tl.load(mean + c, mask=c_mask, other=0.0), tl.load(rstd + c, mask=c_mask, other=0.0)
+    w, b = tl.load(weight + c, mask=c_mask, other=0.0), tl.load(bias + c, mask=c_mask, other=0.0)
+    return mu, r, w, b
 
 
 @triton.jit
-def hand_in(one, two, shares, arrived, share, count, block, c, known, C):
-    """Store two sums of this program; tell whether all programs of these channels have stored theirs."""
-    tl.store(shares + share * 2 * C + c, one, mask=known)
-    tl.store(shares + (share * 2 + 1) * C + c, two, mask=known)
+def store_partials(acc1, acc2, partials, counters, split, splits, c_block, c, c_mask, C):
+    """Store the two sums of this program. True in the program that is the last of its channels to do so."""
+    tl.store(partials + split * 2 * C + c, acc1, mask=c_mask)
+    tl.store(partials + (split * 2 + 1) * C + c, acc2, mask=c_mask)
     tl.debug_barrier()
-    return tl.atomic_add(arrived + block, 1) == count - 1
+    return tl.atomic_add(counters + c_block, 1) == splits - 1
 
 
 @triton.jit
-def add_up(shares, arrived, count, block, c, known, C, BC: tl.constexpr):
-    """Both sums over all programs; for the one that arrived last, which leaves the counter at 0 for the next kernel."""
-    one, two = tl.zeros((BC,), tl.float32), tl.zeros((BC,), tl.float32)
-    for first in range(0, count, 64):
-        s = first + tl.arange(0, 64)
-        there = (s < count)[:, None] & known[None, :]
-        place = shares + s[:, None] * 2 * C + c[None, :]
-        one += tl.sum(tl.load(place, mask=there, other=0.0, cache_modifier=".cg"), 0)
-        two += tl.sum(tl.load(place + C, mask=there, other=0.0, cache_modifier=".cg"), 0)
-    tl.store(arrived + block, 0)
-    return one, two
+def reduce_partials(partials, counters, splits, c_block, c, c_mask, C, BC: tl.constexpr):
+    """Both sums over all programs. Only the last program calls this; it resets the counter for the next kernel."""
+    acc1, acc2 = tl.zeros((BC,), tl.float32), tl.zeros((BC,), tl.float32)
+    for start in range(0, splits, 64):
+        s = start + tl.arange(0, 64)
+        mask = (s < splits)[:, None] & c_mask[None, :]
+        ptr = partials + s[:, None] * 2 * C + c[None, :]
+        acc1 += tl.sum(tl.load(ptr, mask=mask, other=0.0, cache_modifier=".cg"), 0)
+        acc2 += tl.sum(tl.load(ptr + C, mask=mask, other=0.0, cache_modifier=".cg"), 0)
+    tl.store(counters + c_block, 0)
+    return acc1, acc2
 
 
 @triton.jit
-def settle(one, two, pivot, mean, rstd, running_mean, running_var, seen, n, eps, momentum, block, c, known, track):
-    """Mean and deviation from sums of (x − pivot) and its square; the running statistics move along, if they should."""
-    away = one / n
-    m = pivot + away
-    var = tl.maximum(two / n - away * away, 0.0)
-    tl.store(mean + c, m, mask=known)
-    tl.store(rstd + c, 1.0 / tl.sqrt(var + eps), mask=known)
-    if track != 0:
+def store_statistics(
+    acc1, acc2, pivot, mean, rstd, running_mean, running_var, num_batches, n, eps, momentum, c_block, c, c_mask,
+    track_stats,
+):  # fmt: skip
+    """Store mean and 1/deviation from the sums of (x − pivot) and its square; update the running statistics."""
+    delta = acc1 / n
+    batch_mean = pivot + delta
+    var = tl.maximum(acc2 / n - delta * delta, 0.0)
+    tl.store(mean + c, batch_mean, mask=c_mask)
+    tl.store(rstd + c, 1.0 / tl.sqrt(var + eps), mask=c_mask)
+    if track_stats != 0:
         unbiased = var * (n / tl.maximum(n - 1.0, 1.0))
-        old_mean = tl.load(running_mean + c, mask=known, other=0.0)
-        old_var = tl.load(running_var + c, mask=known, other=0.0)
-        tl.store(running_mean + c, old_mean + momentum * (m - old_mean), mask=known)
-        tl.store(running_var + c, old_var + momentum * (unbiased - old_var), mask=known)
-        if block == 0:
-            tl.store(seen, tl.load(seen) + 1)
+        old_mean = tl.load(running_mean + c, mask=c_mask, other=0.0)
+        old_var = tl.load(running_var + c, mask=c_mask, other=0.0)
+        tl.store(running_mean + c, old_mean + momentum * (batch_mean - old_mean), mask=c_mask)
+        tl.store(running_var + c, old_var + momentum * (unbiased - old_var), mask=c_mask)
+        if c_block == 0:
+            tl.store(num_batches, tl.load(num_batches) + 1)
 
 
-def blocks(channels: int) -> int:
-    return triton.cdiv(channels, CHANNELS)
+def channel_blocks(channels: int) -> int:
+    """How many tiles cover the channels."""
+    return triton.cdiv(channels, TILE_CHANNELS)
 
 
-def shares_of(tiles: int, channels: int) -> int:
-    """Into how many shares the positions of so many tiles are split."""
-    return min(tiles, MOST_SHARES, triton.cdiv(PROGRAMS, blocks(channels)))
+def split_count(tiles: int, channels: int) -> int:
+    """Over how many programs a sum over so many tiles of positions is split."""
+    return min(tiles, MAX_SPLITS, triton.cdiv(PROGRAMS, channel_blocks(channels)))
 
 
 @cache
 def _counters(device: torch.device) -> Tensor:
-    return torch.zeros((1 + aside.STREAMS, 4096), dtype=torch.int32, device=device)
+    return torch.zeros((1 + deferred.STREAMS, 4096), dtype=torch.int32, device=device)
 
 
-def counters(device: torch.device) -> Tensor:
-    """Zeros, one for each block of channels. Kernels of one stream run one after the other, and leave zeros."""
-    return _counters(device)[aside.here()]
+def zero_counters(device: torch.device) -> Tensor:
+    """A zero for each block of channels. Kernels of one stream run one after the other, and each resets its own."""
+    return _counters(device)[deferred.current_stream()]
 
 
-def empty(shape: tuple[int, int, int, int], like: Tensor) -> Tensor:
-    """Images, channels last."""
+def empty_channels_last(shape: tuple[int, int, int, int], like: Tensor) -> Tensor:
     _, c, h, w = shape
     return torch.empty_strided(shape, (h * w * c, 1, w * c, c), device=like.device, dtype=like.dtype)
 
 
-def images(t: Tensor) -> Tensor:
-    """No copy if they lie in memory channels last."""
+def channels_last(t: Tensor) -> Tensor:
+    """The tensor itself, if its memory format is channels-last already."""
     return t.contiguous(memory_format=torch.channels_last)
 
 
 def per_channel(like: Tensor, rows: int = 1) -> Tensor:
+    """Room for ``rows`` float32 values per channel."""
     return torch.empty((rows, like.shape[1]), device=like.device, dtype=torch.float32)
+
+
+def partial_sums(x: Tensor, tiles: int) -> tuple[Tensor, int]:
+    """Room for the partial results of two sums per channel, and over how many programs these are split."""
+    splits = split_count(tiles, x.shape[1])
+    return per_channel(x, 2 * splits), splits

@@ -1,8 +1,8 @@
-"""Gradients of weights, several at once: nobody needs them before the optimiser's step.
+"""Weight gradients, computed several at a time on side streams.
 
-On its way back through a model a step needs the gradient of each layer's input before it can go on, but not that of
-its weights; and most of these kernels are too small to fill a GPU. So inside of `weights_aside` they wait until there
-are some, and then run side by side, each on one of a few streams. Elsewhere they are found at once.
+A backward pass needs the gradient of each layer's input at once, but those of its weights only at the optimizer step;
+and most of these kernels are too small to fill a GPU. Inside `deferred_weight_gradients` they wait until there are a
+few and then run in parallel, each on one of a few streams. Elsewhere they are computed immediately.
 """
 
 from __future__ import annotations
@@ -16,51 +16,51 @@ import torch
 from torch import Tensor
 
 STREAMS = 4
-AT_ONCE = 8  # so many layers wait at most: what they wait with is memory that could be used again
+MAX_PENDING = 8  # layers: what a pending one still needs is memory that cannot be reused
 
-Find = Callable[[], tuple[Tensor, ...]]
+Compute = Callable[[], tuple[Tensor, ...]]
 
 
 @dataclass
-class _Waiting:
+class _Queue:
     device: torch.device
-    layers: list[tuple[Find, tuple[Tensor, ...]]] = field(default_factory=list)
-    homes: dict[int, int] = field(default_factory=dict)
-    """The stream of a layer, by its first weight: of one that is used twice, both gradients are found there."""
+    pending: list[tuple[Compute, tuple[Tensor, ...]]] = field(default_factory=list)
+    streams: dict[int, int] = field(default_factory=dict)
+    """A layer's stream, by its first weight: a layer that is used twice adds up its gradients on one stream."""
 
-    def add(self, find: Find, weights: tuple[Tensor, ...]) -> None:
-        self.homes.setdefault(id(weights[0]), len(self.homes) % STREAMS)
-        self.layers.append((find, weights))
-        if len(self.layers) == AT_ONCE:
+    def add(self, compute: Compute, weights: tuple[Tensor, ...]) -> None:
+        self.streams.setdefault(id(weights[0]), len(self.streams) % STREAMS)
+        self.pending.append((compute, weights))
+        if len(self.pending) == MAX_PENDING:
             self.run()
 
     def run(self) -> None:
-        with _beside(self.device) as streams:
-            for find, weights in self.layers:
-                home = self.homes[id(weights[0])]
-                with streams[home], _on(1 + home):
-                    for weight, gradient in zip(weights, find(), strict=True):
+        with _side_streams(self.device) as contexts:
+            for compute, weights in self.pending:
+                number = self.streams[id(weights[0])]
+                with contexts[number], _numbered(1 + number):
+                    for weight, gradient in zip(weights, compute(), strict=True):
                         weight.grad = gradient if weight.grad is None else weight.grad + gradient
-        self.layers.clear()
+        self.pending.clear()
 
 
-_waiting: _Waiting | None = None
-_here = 0
+_queue: _Queue | None = None
+_stream = 0
 
 
-def here() -> int:
-    """On which stream kernels are started now: 0 is the main one."""
-    return _here
+def current_stream() -> int:
+    """The number of the stream on which kernels are launched now; 0 is the main one."""
+    return _stream
 
 
 @contextmanager
-def _on(stream: int) -> Iterator[None]:
-    global _here
-    before, _here = _here, stream
+def _numbered(stream: int) -> Iterator[None]:
+    global _stream
+    before, _stream = _stream, stream
     try:
         yield
     finally:
-        _here = before
+        _stream = before
 
 
 @cache
@@ -69,8 +69,8 @@ def _streams(device: torch.device) -> list[torch.cuda.Stream]:
 
 
 @contextmanager
-def _beside(device: torch.device) -> Iterator[list[AbstractContextManager[object]]]:
-    """Streams that begin where the main one is, and that it waits for at the end; a CPU has none."""
+def _side_streams(device: torch.device) -> Iterator[list[AbstractContextManager[object]]]:
+    """Streams that start after the main one's work so far, and that it waits for at the end. A CPU has none."""
     if device.type != "cuda":
         yield [nullcontext()] * STREAMS
         return
@@ -83,20 +83,20 @@ def _beside(device: torch.device) -> Iterator[list[AbstractContextManager[object
 
 
 @contextmanager
-def weights_aside(device: torch.device) -> Iterator[None]:
-    """For a backward pass: at its end all weights have their gradients."""
-    global _waiting
-    _waiting = _Waiting(device)
+def deferred_weight_gradients(device: torch.device) -> Iterator[None]:
+    """For a backward pass: when the block ends, all weights have their gradients."""
+    global _queue
+    _queue = _Queue(device)
     try:
         yield
-        _waiting.run()
+        _queue.run()
     finally:
-        _waiting = None
+        _queue = None
 
 
-def gradients(find: Find, *weights: Tensor) -> tuple[Tensor | None, ...]:
-    """What a layer's backward pass returns for its weights: the gradients, or nothing where they come by themselves."""
-    if _waiting is None or not all(w.is_leaf and w.requires_grad for w in weights):
-        return find()
-    _waiting.add(find, weights)
+def weight_gradients(compute: Compute, *weights: Tensor) -> tuple[Tensor | None, ...]:
+    """What a layer's backward pass returns for its weights: the gradients, or None for each that is deferred."""
+    if _queue is None or not all(w.is_leaf and w.requires_grad for w in weights):
+        return compute()
+    _queue.add(compute, weights)
     return (None,) * len(weights)

@@ -1,6 +1,6 @@
-"""Squeeze and excitation: two small linear layers on the mean of each map, as one kernel forward and two back.
+"""Squeeze-and-excitation: two small linear layers on the mean of each channel, one kernel forward and two backward.
 
-As layers of their own they would be a dozen kernels that last longer to start than to run.
+As separate layers they would be a dozen kernels that take longer to launch than to run.
 """
 
 # mypy: disable-error-code="no-untyped-def,import-untyped"
@@ -12,138 +12,145 @@ from torch import Tensor
 
 from fedchoir.engines.local.fused.common import LANES
 
-FORWARD_TILE = {"BN": 16, "BK": 128, "BC": 128, "num_warps": 4}  # images; channels of a step, and of a program
+FORWARD_TILE = {"BN": 16, "BK": 128, "BC": 128, "num_warps": 4}  # images, input channels per loop step, output channels
 WEIGHT_TILE = {"BN": 128, "BC": 32, "num_warps": 4}
 SIZES = ["N", "C8", "HW"]
 
 
 @triton.jit
-def _dot(a, b, HALF: tl.constexpr, PRECISION: tl.constexpr):
-    if HALF:
+def _dot(a, b, BF16: tl.constexpr, PRECISION: tl.constexpr):
+    if BF16:
         return tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16))
     return tl.dot(a, b, input_precision=PRECISION)
 
 
 @triton.jit(do_not_specialize=SIZES)
-def _gate(mean, w1, b1, w2, b2, hidden, gate, N, C8, R, HALF: tl.constexpr, PRECISION: tl.constexpr, BR: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BC: tl.constexpr):  # fmt: skip # noqa: E501
-    """``gate = sigmoid(w2·silu(w1·mean + b1) + b2)``, and what is inside of the silu: each program finds that again."""
+def _gate(
+    mean, w1, b1, w2, b2, hidden, gate, N, C8, R, BF16: tl.constexpr, PRECISION: tl.constexpr, BR: tl.constexpr,
+    BN: tl.constexpr, BK: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """``gate = sigmoid(w2·silu(hidden) + b2)`` with ``hidden = w1·mean + b1``, which every program computes again."""
     C = C8 * 8
     n, r = tl.program_id(0) * BN + tl.arange(0, BN), tl.arange(0, BR)
-    here, thin = n < N, r < R
+    n_mask, r_mask = n < N, r < R
     h = tl.zeros((BN, BR), tl.float32)
     for start in range(0, C, BK):
         k = start + tl.arange(0, BK)
-        m = tl.load(mean + n[:, None] * C + k[None, :], mask=here[:, None] & (k < C)[None, :], other=0.0)
-        w = tl.load(w1 + r[None, :] * C + k[:, None], mask=(k < C)[:, None] & thin[None, :], other=0.0)
-        h += _dot(m, w, HALF, PRECISION)
-    h += tl.load(b1 + r, mask=thin, other=0.0)[None, :]
+        m = tl.load(mean + n[:, None] * C + k[None, :], mask=n_mask[:, None] & (k < C)[None, :], other=0.0)
+        w = tl.load(w1 + r[None, :] * C + k[:, None], mask=(k < C)[:, None] & r_mask[None, :], other=0.0)
+        h += _dot(m, w, BF16, PRECISION)
+    h += tl.load(b1 + r, mask=r_mask, other=0.0)[None, :]
     if tl.program_id(1) == 0:
-        tl.store(hidden + n[:, None] * R + r[None, :], h, mask=here[:, None] & thin[None, :])
-    h = tl.where(thin[None, :], h * tl.sigmoid(h), 0.0)
+        tl.store(hidden + n[:, None] * R + r[None, :], h, mask=n_mask[:, None] & r_mask[None, :])
+    h = tl.where(r_mask[None, :], h * tl.sigmoid(h), 0.0)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
-    w = tl.load(w2 + c[None, :] * R + r[:, None], mask=(c < C)[None, :] & thin[:, None], other=0.0)
-    z = _dot(h, w, HALF, PRECISION) + tl.load(b2 + c, mask=c < C, other=0.0)[None, :]
-    tl.store(gate + n[:, None] * C + c[None, :], tl.sigmoid(z), mask=here[:, None] & (c < C)[None, :])
+    w = tl.load(w2 + c[None, :] * R + r[:, None], mask=(c < C)[None, :] & r_mask[:, None], other=0.0)
+    z = _dot(h, w, BF16, PRECISION) + tl.load(b2 + c, mask=c < C, other=0.0)[None, :]
+    tl.store(gate + n[:, None] * C + c[None, :], tl.sigmoid(z), mask=n_mask[:, None] & (c < C)[None, :])
 
 
 @triton.jit(do_not_specialize=SIZES)
-def _back_to_mean(dz, hidden, w1, w2, dhidden, through, N, C8, R, HW, HALF: tl.constexpr, PRECISION: tl.constexpr, BR: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BC: tl.constexpr):  # fmt: skip # noqa: E501
-    """From the gradient before the gate's sigmoid to that of every position which the mean was taken of."""
+def _pool_gradient(
+    dz, hidden, w1, w2, dhidden, dpool, N, C8, R, HW, BF16: tl.constexpr, PRECISION: tl.constexpr, BR: tl.constexpr,
+    BN: tl.constexpr, BK: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """From the gradient ``dz`` before the gate's sigmoid to the gradient of every position under the mean."""
     C = C8 * 8
     n, r = tl.program_id(0) * BN + tl.arange(0, BN), tl.arange(0, BR)
-    here, thin = n < N, r < R
-    spot, there = n[:, None] * R + r[None, :], here[:, None] & thin[None, :]
-    h = tl.load(hidden + spot, mask=there, other=0.0)
+    n_mask, r_mask = n < N, r < R
+    h_offsets, h_mask = n[:, None] * R + r[None, :], n_mask[:, None] & r_mask[None, :]
+    h = tl.load(hidden + h_offsets, mask=h_mask, other=0.0)
     d = tl.zeros((BN, BR), tl.float32)
     for start in range(0, C, BK):
         k = start + tl.arange(0, BK)
-        z = tl.load(dz + n[:, None] * C + k[None, :], mask=here[:, None] & (k < C)[None, :], other=0.0)
-        w = tl.load(w2 + k[:, None] * R + r[None, :], mask=(k < C)[:, None] & thin[None, :], other=0.0)
-        d += _dot(z, w, HALF, PRECISION)
+        z = tl.load(dz + n[:, None] * C + k[None, :], mask=n_mask[:, None] & (k < C)[None, :], other=0.0)
+        w = tl.load(w2 + k[:, None] * R + r[None, :], mask=(k < C)[:, None] & r_mask[None, :], other=0.0)
+        d += _dot(z, w, BF16, PRECISION)
     s = tl.sigmoid(h)
-    d = tl.where(there, d * (s + h * s * (1.0 - s)), 0.0)
+    d = tl.where(h_mask, d * (s + h * s * (1.0 - s)), 0.0)
     if tl.program_id(1) == 0:
-        tl.store(dhidden + spot, d, mask=there)
+        tl.store(dhidden + h_offsets, d, mask=h_mask)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
-    w = tl.load(w1 + r[:, None] * C + c[None, :], mask=(c < C)[None, :] & thin[:, None], other=0.0)
-    m = _dot(d, w, HALF, PRECISION) / HW
-    tl.store(through + n[:, None] * C + c[None, :], m, mask=here[:, None] & (c < C)[None, :])
+    w = tl.load(w1 + r[:, None] * C + c[None, :], mask=(c < C)[None, :] & r_mask[:, None], other=0.0)
+    m = _dot(d, w, BF16, PRECISION) / HW
+    tl.store(dpool + n[:, None] * C + c[None, :], m, mask=n_mask[:, None] & (c < C)[None, :])
 
 
 @triton.jit(do_not_specialize=SIZES)
-def _weight_gradients(dz, hidden, dhidden, mean, dw1, db1, dw2, db2, N, C8, R, HALF: tl.constexpr, PRECISION: tl.constexpr, BR: tl.constexpr, BN: tl.constexpr, BC: tl.constexpr):  # fmt: skip # noqa: E501
-    """Of the first layer or of the second, for a tile of the channels."""
+def _weight_gradients(
+    dz, hidden, dhidden, mean, dw1, db1, dw2, db2, N, C8, R, BF16: tl.constexpr, PRECISION: tl.constexpr,
+    BR: tl.constexpr, BN: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """Weight and bias gradients of the first or the second layer, for a tile of the channels."""
     C = C8 * 8
     c, r = tl.program_id(0) * BC + tl.arange(0, BC), tl.arange(0, BR)
-    known, thin = c < C, r < R
-    wide, narrow = tl.zeros((BC,), tl.float32), tl.zeros((BR,), tl.float32)
-    slopes = tl.zeros((BC, BR), tl.float32)
+    c_mask, r_mask = c < C, r < R
+    sum_c, sum_r = tl.zeros((BC,), tl.float32), tl.zeros((BR,), tl.float32)
+    acc = tl.zeros((BC, BR), tl.float32)
     first = tl.program_id(1) == 0
     for start in range(0, N, BN):
         n = start + tl.arange(0, BN)
-        here = n < N
-        side, thin_side = n[None, :] * C + c[:, None], n[:, None] * R + r[None, :]
-        maps, cells = here[None, :] & known[:, None], here[:, None] & thin[None, :]
+        n_mask = n < N
+        c_offsets, r_offsets = n[None, :] * C + c[:, None], n[:, None] * R + r[None, :]
+        c_tile_mask, r_tile_mask = n_mask[None, :] & c_mask[:, None], n_mask[:, None] & r_mask[None, :]
         if first:
-            a = tl.load(mean + side, mask=maps, other=0.0)
-            b = tl.load(dhidden + thin_side, mask=cells, other=0.0)
-            narrow += tl.sum(b, 0)
+            a = tl.load(mean + c_offsets, mask=c_tile_mask, other=0.0)
+            b = tl.load(dhidden + r_offsets, mask=r_tile_mask, other=0.0)
+            sum_r += tl.sum(b, 0)
         else:
-            a = tl.load(dz + side, mask=maps, other=0.0)
-            b = tl.load(hidden + thin_side, mask=cells, other=0.0)
+            a = tl.load(dz + c_offsets, mask=c_tile_mask, other=0.0)
+            b = tl.load(hidden + r_offsets, mask=r_tile_mask, other=0.0)
             b = b * tl.sigmoid(b)
-            wide += tl.sum(a, 1)
-        slopes += _dot(a, b, HALF, PRECISION)
-    there = known[:, None] & thin[None, :]
+            sum_c += tl.sum(a, 1)
+        acc += _dot(a, b, BF16, PRECISION)
+    out_mask = c_mask[:, None] & r_mask[None, :]
     if first:
-        tl.store(dw1 + r[None, :] * C + c[:, None], slopes, mask=there)
+        tl.store(dw1 + r[None, :] * C + c[:, None], acc, mask=out_mask)
         if tl.program_id(0) == 0:
-            tl.store(db1 + r, narrow, mask=thin)
+            tl.store(db1 + r, sum_r, mask=r_mask)
     else:
-        tl.store(dw2 + c[:, None] * R + r[None, :], slopes, mask=there)
-        tl.store(db2 + c, wide, mask=known)
+        tl.store(dw2 + c[:, None] * R + r[None, :], acc, mask=out_mask)
+        tl.store(db2 + c, sum_c, mask=c_mask)
 
 
-def _options(squeezed: int, half: bool) -> dict[str, object]:
+def _options(squeezed: int, bf16: bool) -> dict[str, object]:
     exact = torch.get_float32_matmul_precision() == "highest"
-    thin = max(16, triton.next_power_of_2(squeezed))
-    return {"HALF": half, "PRECISION": "ieee" if exact else "tf32", "BR": thin}
+    width = max(16, triton.next_power_of_2(squeezed))
+    return {"BF16": bf16, "PRECISION": "ieee" if exact else "tf32", "BR": width}
 
 
 def _programs(n: int, c: int) -> tuple[int, int]:
     return triton.cdiv(n, FORWARD_TILE["BN"]), triton.cdiv(c, FORWARD_TILE["BC"])
 
 
-def gate(mean: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, half: bool) -> tuple[Tensor, Tensor]:
-    """N×C means of the maps to N×C gates; and the N×R between the layers, for the way back. ``half``: bf16 products."""
+def gate(mean: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, bf16: bool) -> tuple[Tensor, Tensor]:
+    """N×C channel means to N×C gates, and the N×R values before the activation. ``bf16``: multiply in bfloat16."""
     (n, c), r = mean.shape, len(w1)
     hidden, out = mean.new_empty((n, r)), torch.empty_like(mean)
-    _gate[_programs(n, c)](
-        mean, w1, b1, w2, b2, hidden, out, n, c // LANES, r, **_options(r, half), **FORWARD_TILE
-    )  # fmt: skip
+    _gate[_programs(n, c)](mean, w1, b1, w2, b2, hidden, out, n, c // LANES, r, **_options(r, bf16), **FORWARD_TILE)
     return out, hidden
 
 
-def back_to_mean(
-    dz: Tensor, hidden: Tensor, positions: int, w1: Tensor, w2: Tensor, half: bool
+def pool_gradient(
+    dz: Tensor, hidden: Tensor, positions: int, w1: Tensor, w2: Tensor, bf16: bool
 ) -> tuple[Tensor, Tensor]:
-    """N×C for the positions that the mean was taken of; and the N×R between the layers, for `weight_gradients`."""
+    """N×C gradients of the positions under the mean, and the N×R of the hidden values, for `weight_gradients`."""
     (n, c), r = dz.shape, len(w1)
-    dhidden, through = torch.empty_like(hidden), torch.empty_like(dz)
-    _back_to_mean[_programs(n, c)](
-        dz, hidden, w1, w2, dhidden, through, n, c // LANES, r, positions, **_options(r, half), **FORWARD_TILE
+    dhidden, dpool = torch.empty_like(hidden), torch.empty_like(dz)
+    _pool_gradient[_programs(n, c)](
+        dz, hidden, w1, w2, dhidden, dpool, n, c // LANES, r, positions, **_options(r, bf16), **FORWARD_TILE
     )
-    return through, dhidden
+    return dpool, dhidden
 
 
 def weight_gradients(
-    dz: Tensor, mean: Tensor, hidden: Tensor, dhidden: Tensor, w1: Tensor, w2: Tensor, half: bool
+    dz: Tensor, mean: Tensor, hidden: Tensor, dhidden: Tensor, w1: Tensor, w2: Tensor, bf16: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Of the first layer's weight and bias, and of the second's."""
+    """Gradients of the first layer's weight and bias, and of the second's."""
     (n, c), r = mean.shape, len(w1)
     dw1, dw2 = mean.new_empty(w1.shape), mean.new_empty(w2.shape)
     db1, db2 = mean.new_empty(r), mean.new_empty(c)
     _weight_gradients[triton.cdiv(c, WEIGHT_TILE["BC"]), 2](
-        dz, hidden, dhidden, mean, dw1, db1, dw2, db2, n, c // LANES, r, **_options(r, half), **WEIGHT_TILE
+        dz, hidden, dhidden, mean, dw1, db1, dw2, db2, n, c // LANES, r, **_options(r, bf16), **WEIGHT_TILE
     )
     return dw1, db1, dw2, db2
