@@ -100,7 +100,9 @@ def options_table(name: str, scenario: str = "digits-lite", profile: str = "fixe
     for key, value in effective_options(name, scenario, profile).items():
         told = "".join(f" · [cyan]{p}: {options[key]}[/]" for p, options in others.items() if options[key] != value)
         meaning = (cls.Params.model_fields[key].description or "") + told
-        table.add_row(key if key in own else f"[not bold]{key}[/]", "–" if value is None else str(value), meaning)
+        table.add_row(
+            key if key in own else f"[not bold]{key}[/]", str(value) if value not in (None, "") else "–", meaning
+        )
     return table
 
 

@@ -1,0 +1,64 @@
+"""compare, sweep and reproduce."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import tomli_w
+
+Command = Callable[..., tuple[int, str, str]]
+SMALL = {"image_size": 16, "local_epochs": 1, "local_batch": 16, "public_size": 16, "public_batch": 8}
+
+
+def test_dry_run_lists_and_writes_nothing(tmp_path: Path, fedchoir: Command) -> None:
+    path = tmp_path / "grid.toml"
+    path.write_text(tomli_w.dumps({"base": {"scenario": "digits-lite"}, "grid": {"method": ["solo", "fedmd"]}}))
+    code, out, _ = fedchoir("sweep", str(path), "--out", str(tmp_path / "x"), "--seeds", "2", "--dry-run")
+    assert code == 0
+    assert len([line for line in out.splitlines() if "-seed" in line]) == 4
+    assert not (tmp_path / "x").exists()
+    code, out, _ = fedchoir("reproduce", "fccl+/table8", "--scenario", "digits-lite", "--dry-run")
+    assert code == 0
+    assert "digits-lite-fccl+-seed0" in out
+    assert "7 runs" in out
+    code, _, err = fedchoir("reproduce", "fccl+/table80")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "nearest: fccl+/table8" in err
+    assert "fedfoa/table3" in fedchoir("reproduce", "--list")[1]
+
+
+def test_sweep_files_of_two_sections_do_not_share_a_folder(fedchoir: Command) -> None:
+    """Both have a run that is called digits-solo-seed0, and they are not the same run."""
+    results = Path(__file__).parents[2] / "results"
+    for section in ("digits", "homogeneous"):
+        code, out, _ = fedchoir("sweep", str(results / section / "sweep.toml"), "--only", "solo", "--dry-run")
+        assert code == 0
+        assert f"runs/{section}/" in out.replace("\n", "")
+        assert "digits-solo-seed0" in out
+
+
+def test_a_table_on_other_data_from_the_command_line(
+    tmp_path: Path, fedchoir: Command, shapes: Path, public_shapes: Path
+) -> None:
+    """reproduce: runs, then ours beside the paper's; a CSV on standard output stands alone."""
+    arguments = ["reproduce", "fccl+/table8", "--scenario", str(shapes), "--public", str(public_shapes), "--models"]
+    arguments += [
+        "simple_cnn@4,mlp",
+        "--rounds",
+        "1",
+        "--only",
+        "fedmd",
+        "--out",
+        str(tmp_path / "t8"),
+        "--device",
+        "cpu",
+    ]
+    arguments += [part for k, v in SMALL.items() for part in ("--set", f"{k}={v}")]
+    code, out, err = fedchoir(*arguments, "--format", "csv")
+    assert code == 0
+    assert out.startswith("setting,label,method")
+    assert "26.38" in out
+    assert "1 finished" in err
+    code, out, _ = fedchoir("compare", str(tmp_path / "t8"))
+    assert "for orientation only" in " ".join(out.split())

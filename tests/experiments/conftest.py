@@ -1,0 +1,26 @@
+"""Sweep files of runs that take a second."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+
+SMALL = {"image_size": 16, "local_epochs": 1, "local_batch": 16, "public_size": 16, "public_batch": 8}
+
+
+@pytest.fixture
+def sweep_of(shapes: Path, public_shapes: Path, tmp_path: Path) -> Callable[..., Path]:
+    """Writes a sweep file of quick runs."""
+
+    def write(name: str = "quick", rounds: int = 2, **grid: list[Any]) -> Path:
+        base = {"scenario": str(shapes), "public": str(public_shapes), "models": "simple_cnn@4", "rounds": rounds}
+        values = {"base": {**base, "device": "cpu", "settings": SMALL}, "grid": grid}
+        path = tmp_path / f"{name}.toml"
+        path.write_text(tomli_w.dumps(values))
+        return path
+
+    return write

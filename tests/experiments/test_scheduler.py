@@ -1,0 +1,185 @@
+"""The scheduler: several runs at once, each once, and none lost when a process is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from tests.helpers import numbers
+
+from fedchoir import run
+from fedchoir.experiments.scheduler import Outcome, Status, is_finished, is_locked, lock_of, run_jobs, write_manifest
+from fedchoir.experiments.sweep import Job, jobs_of, read_sweep
+
+
+def execute(path: Path, out: Path, **more: Any) -> tuple[list[Outcome], list[Status]]:
+    """The outcomes, and all news of the runs."""
+    news: list[Status] = []
+    outcomes = run_jobs(jobs_of(read_sweep(path), out), watch=lambda job, status: news.append(status), **more)
+    return outcomes, news
+
+
+def test_two_at_once_then_nothing_is_left_to_do(sweep_of: Callable[..., Path], tmp_path: Path) -> None:
+    path = sweep_of(method=["solo", "fedmd"])
+    outcomes, news = execute(path, tmp_path / "out", processes=2)
+    assert [o.state for o in outcomes] == ["finished", "finished"]
+    assert sum(status["event"] == "round" for status in news) == 4
+    written = {
+        job.out: (job.out / "result.json").stat().st_mtime_ns for job in jobs_of(read_sweep(path), tmp_path / "out")
+    }
+    again, _ = execute(path, tmp_path / "out", processes=2)
+    assert [o.state for o in again] == ["skipped", "skipped"]
+    assert {out: (out / "result.json").stat().st_mtime_ns for out in written} == written
+    path.write_text(path.read_text().replace("local_epochs = 1", "local_epochs = 2"))
+    changed, _ = execute(path, tmp_path / "out")
+    assert [o.state for o in changed] == ["failed", "failed"]
+    assert "holds another run: settings was" in changed[0].why
+
+
+CRASH = """
+import os
+from fedchoir.methods.solo import Solo
+class Crash(Solo):
+    name = "crash"
+    def local_update(self, client):
+        os.kill(os.getpid(), 9)
+class Bug(Solo):
+    name = "bug"
+    def local_update(self, client):
+        print("about to fail")
+        raise ValueError("a bug")
+"""
+
+
+def test_failed_runs_are_told_and_do_not_stop_the_others(
+    sweep_of: Callable[..., Path], tmp_path: Path, shapes: Path, plugins: Callable[[str], None]
+) -> None:
+    """Data that cannot be read, a bug, and a process that dies."""
+    plugins(CRASH)
+    (tmp_path / "broken").mkdir()
+    for name in "ab":
+        (tmp_path / "broken" / f"{name}.npz").write_bytes(b"not a zip")
+    scenarios = [str(tmp_path / "broken"), str(shapes)]
+    outcomes, _ = execute(sweep_of(scenario=scenarios, method=["crash", "bug", "solo"], rounds=1), tmp_path / "out")
+    assert [o.state for o in outcomes] == ["failed"] * 5 + ["finished"]
+    assert "a.npz: not a readable .npz file" in outcomes[0].why
+    assert outcomes[3].why == "its process was killed by signal 9"
+    assert outcomes[4].why == "ValueError: a bug"
+    assert outcomes[4].log is not None
+    assert "about to fail" in outcomes[4].log.read_text()
+
+
+@pytest.fixture
+def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Methods of a user's own for this test and the processes it starts."""
+    from fedchoir import methods
+
+    def use(source: str) -> None:
+        path = tmp_path / "plugin.py"
+        path.write_text(source)
+        monkeypatch.setenv("FEDCHOIR_PLUGINS", str(path))
+        methods.registry.cache_clear()
+
+    yield use
+    monkeypatch.undo()
+    methods.registry.cache_clear()
+
+
+def command(path: Path, out: Path) -> list[str]:
+    return [sys.executable, "-m", "fedchoir", "sweep", str(path), "--out", str(out)]
+
+
+def test_a_sweep_that_is_killed_goes_on_to_the_same_numbers(sweep_of: Callable[..., Path], tmp_path: Path) -> None:
+    """SIGKILL for the sweep: its worker leaves too, gives its lock back, and the run goes on from its checkpoint."""
+    path, out = sweep_of(method=["fedmd"], rounds=12), tmp_path / "killed"
+    (job,) = jobs_of(read_sweep(path), out)
+    sweep = subprocess.Popen(command(path, out), stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    events = job.out / "events.jsonl"
+    _until(lambda: events.exists() and events.read_text().count("\n") >= 2)
+    workers = psutil.Process(sweep.pid).children(recursive=True)
+    os.kill(sweep.pid, signal.SIGKILL)
+    sweep.wait()
+    _until(lambda: not any(worker.is_running() and worker.status() != "zombie" for worker in workers))
+    assert workers
+    assert not is_finished(job)
+    assert not is_locked(job)
+    before = len(numbers(job.out))
+    assert before < 12
+    outcomes, news = execute(path, out)
+    assert [o.state for o in outcomes] == ["finished"]
+    began = next(status for status in news if status["event"] == "began")
+    assert began["done"] in (before - 1, before)  # not from the start
+    straight = job.experiment.model_copy(update={"out": tmp_path / "straight"})
+    run(straight)
+    assert numbers(job.out) == numbers(tmp_path / "straight")
+
+
+def test_two_sweeps_on_one_folder_never_play_a_run_twice(sweep_of: Callable[..., Path], tmp_path: Path) -> None:
+    path, out = sweep_of(method=["solo"], rounds=1), tmp_path / "out"
+    (job,) = jobs_of(read_sweep(path), out)
+    outcomes: list[Outcome] = []
+    ours = threading.Thread(target=lambda: outcomes.extend(execute(path, out)[0]))
+    with lock_of(job):  # as a sweep does that executes the run
+        ours.start()
+        time.sleep(1.5)  # ours looks several times
+        assert ours.is_alive()
+        assert not job.out.exists()
+    ours.join(timeout=120)
+    assert [o.state for o in outcomes] == ["finished"]
+    assert is_finished(job)
+
+
+def _until(happened: Callable[[], bool], seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.02)
+
+
+class InstantBackend:
+    """A back end of another kind: every run ends at once; the first is taken by another sweep for a while."""
+
+    def __init__(self) -> None:
+        self.started: list[Job] = []
+        self.news: list[tuple[Job, Status]] = []
+        self.closed = False
+
+    def has_room(self) -> bool:
+        return not self.news
+
+    def start(self, job: Job) -> None:
+        self.started.append(job)
+        state = "locked" if len(self.started) == 1 else "failed" if "fedmd" in job.name else "finished"
+        self.news.append((job, {"event": state, "why": "no reason"}))
+
+    def poll(self, seconds: float) -> Iterator[tuple[Job, Status]]:
+        yield from self.news
+        self.news.clear()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_another_back_end(sweep_of: Callable[..., Path], tmp_path: Path) -> None:
+    backend = InstantBackend()
+    outcomes, _ = execute(sweep_of(method=["solo", "fedmd", "fccl+"]), tmp_path / "out", backend=backend)
+    assert [o.state for o in outcomes] == ["finished", "failed", "finished"]
+    assert [job.experiment.method for job in backend.started] == ["solo", "fedmd", "fccl+", "solo"]
+    assert outcomes[1].why == "no reason"
+    assert backend.closed
+
+
+def test_the_manifest_keeps_what_it_had(sweep_of: Callable[..., Path], tmp_path: Path) -> None:
+    for method in ("solo", "fedmd"):
+        write_manifest(tmp_path, None, "two", jobs_of(read_sweep(sweep_of(method=[method])), tmp_path))
+    assert list(json.loads((tmp_path / "sweep.json").read_text())["runs"].values()) == ["solo", "fedmd"]
