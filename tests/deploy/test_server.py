@@ -51,7 +51,7 @@ def test_a_site_that_fits_is_accepted() -> None:
 )
 def test_a_site_that_does_not_fit_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(MessageError, match=re.escape(message)):
-        check_site_info(info("b", **changes), federation(), {"a": info("a")})
+        check_site_info({**info("b"), **changes}, federation(), {"a": info("a")})
 
 
 def test_classes_that_the_file_does_not_name_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""Real processes on 127.0.0.1: a server, and nodes that are started, killed and started again. All end with a test."""
+"""A federation of real processes on 127.0.0.1: a server and nodes. All of them end with the test."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ THIRD = {"blue": ((0.1, 0.1, 1), 25)}
 MODELS = {"green": "mlp", "red": "resnet10@4", "blue": "simple_cnn@4"}
 SETTINGS = {"image_size": 16, "local_epochs": 2, "local_batch": 16, "public_size": 40, "public_batch": 16}
 QUIET = {"OMP_NUM_THREADS": "1", "COLUMNS": "200", "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
-PATIENCE = 240.0  # seconds that anything may take on a busy machine before a test gives up
-TROUBLE = Path(__file__).parent / "troubled.py"
+WAIT_SECONDS = 240.0  # how long a test waits on a busy machine before it fails
+FAULTY_PLUGIN = Path(__file__).parent / "faulty_plugin.py"
 
 
-class Server:
-    """Sites and a server in one folder."""
+class Federation:
+    """Data, keys and processes of a server and its sites, in one folder."""
 
     def __init__(self, folder: Path, sites: Mapping[str, Any] = SITES) -> None:
         self.folder = folder
@@ -44,19 +44,19 @@ class Server:
             np.savez(folder / "data" / f"{name}.npz", **arrays)
         public = np.random.default_rng(6).integers(0, 256, (40, 16, 16, 3), dtype=np.uint8)
         np.savez(folder / "public.npz", x=public)
-        pairs = [part for name in sites for part in ("--site", name)]
-        self.fedchoir("keys", "--folder", "keys", "--host", "127.0.0.1", *pairs)
+        options = [text for name in sites for text in ("--site", name)]
+        self.fedchoir("keys", "--folder", "keys", "--host", "127.0.0.1", *options)
 
     def write(self, name: str, **values: Any) -> Path:
-        """A FEDERATION.toml: small and quick unless told otherwise."""
+        """A FEDERATION.toml of a small, quick run; ``values`` override its fields."""
         settings = {**SETTINGS, **values.pop("settings", {})}
         sites = values.pop("sites", [{"name": n, "key": f"keys/{n}.pub", "model": MODELS[n]} for n in self.names])
-        told = {
+        fields = {
             "method": "fccl+", "public": "public.npz", "rounds": 3, "address": f"127.0.0.1:{self.port}",
             "deadline": 60, "wait": 120, "out": name, **values, "settings": settings, "sites": sites,
         }  # fmt: skip
         path = self.folder / f"{name}.toml"
-        path.write_text(tomli_w.dumps(told))
+        path.write_text(tomli_w.dumps(fields))
         return path
 
     @staticmethod
@@ -69,7 +69,7 @@ class Server:
         return self._popen(log, [sys.executable, "-m", "fedchoir", *arguments], environment)
 
     def program(self, log: str, name: str, *arguments: str) -> subprocess.Popen[bytes]:
-        """One of Flower's own programs."""
+        """Start one of Flower's own programs."""
         return self._popen(log, [str(Path(sys.executable).parent / name), *arguments], {})
 
     def _popen(self, log: str, command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
@@ -82,16 +82,16 @@ class Server:
         self.running.append(process)
         return process
 
-    def node(self, name: str, *more: str, **environment: str) -> subprocess.Popen[bytes]:
+    def node(self, name: str, *options: str, **environment: str) -> subprocess.Popen[bytes]:
         arguments = (
             "node", "--server", f"127.0.0.1:{self.port}", "--data", f"data/{name}.npz", "--model", MODELS[name],
             "--name", name, "--public", "public.npz", "--device", "cpu",
         )  # fmt: skip
-        more = more or ("--key", f"keys/{name}", "--ca", "keys/ca.crt")
-        return self.start(f"node-{name}.log", *arguments, *more, **environment)
+        options = options or ("--key", f"keys/{name}", "--ca", "keys/ca.crt")
+        return self.start(f"node-{name}.log", *arguments, *options, **environment)
 
-    def serve(self, path: Path, *more: str, **environment: str) -> subprocess.Popen[bytes]:
-        return self.start("serve.log", "serve", path.name, *more, **environment)
+    def serve(self, path: Path, *options: str, **environment: str) -> subprocess.Popen[bytes]:
+        return self.start("serve.log", "serve", path.name, *options, **environment)
 
     def fedchoir(self, *arguments: str) -> str:
         done = subprocess.run(
@@ -108,30 +108,28 @@ class Server:
         lines = path.read_text().splitlines(keepends=True) if path.exists() else []
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
-    def until(
-        self, what: Callable[[], Any], while_runs: subprocess.Popen[bytes] | None = None, patience: float = PATIENCE
-    ) -> Any:
-        """Wait until ``what`` is true; show all logs if it never is, or if a process ends before it."""
-        end = time.monotonic() + patience
+    def until(self, condition: Callable[[], Any], process: subprocess.Popen[bytes] | None = None) -> Any:
+        """Wait until the condition holds. Fails with all logs after `WAIT_SECONDS`, or if the process ends first."""
+        end = time.monotonic() + WAIT_SECONDS
         while time.monotonic() < end:
-            if value := what():
+            if value := condition():
                 return value
-            if while_runs is not None and while_runs.poll() is not None:
+            if process is not None and process.poll() is not None:
                 break
             time.sleep(0.1)
-        raise AssertionError(f"waited {patience:.0f} s in vain\n{self.all_logs()}")
+        raise AssertionError(f"the condition did not become true\n{self.all_logs()}")
 
     def finished(self, process: subprocess.Popen[bytes], code: int = 0) -> None:
         self.until(lambda: process.poll() is not None)
         assert process.returncode == code, self.all_logs()
 
     def all_logs(self) -> str:
-        logs = [*self.folder.glob("*.log"), *self.folder.glob("*/*.log"), *self.folder.glob("*/link/*.log")]
+        logs = [*self.folder.glob("*.log"), *self.folder.glob("*/*.log"), *self.folder.glob("*/superlink/*.log")]
         plain = {log: re.sub(r"\x1b\[[0-9;]*m", "", log.read_text(errors="replace")) for log in logs}
         return "\n".join(f"--- {log.relative_to(self.folder)}\n{text[-3000:]}" for log, text in plain.items())
 
     def end(self, process: subprocess.Popen[bytes], how: signal.Signals = signal.SIGTERM) -> None:
-        """End a process that this test started, and with SIGKILL its whole session."""
+        """Send a signal to a process that this test started; SIGKILL goes to its whole session."""
         if process.poll() is None:
             os.killpg(process.pid, how) if how is signal.SIGKILL else process.send_signal(how)
             try:
@@ -149,8 +147,8 @@ class Server:
 
 
 @pytest.fixture
-def federation(tmp_path: Path) -> Iterator[Server]:
-    made = Server(tmp_path)
+def federation(tmp_path: Path) -> Iterator[Federation]:
+    made = Federation(tmp_path)
     try:
         yield made
     finally:
@@ -158,9 +156,9 @@ def federation(tmp_path: Path) -> Iterator[Server]:
 
 
 @pytest.fixture
-def trio(tmp_path: Path) -> Iterator[Server]:
-    """Three sites: the fewest among which a sum hides its summands."""
-    made = Server(tmp_path, {**SITES, **THIRD})
+def three_sites(tmp_path: Path) -> Iterator[Federation]:
+    """The smallest federation with secure aggregation."""
+    made = Federation(tmp_path, {**SITES, **THIRD})
     try:
         yield made
     finally:

@@ -1,4 +1,4 @@
-"""A plug-in for tests: FedMD whose client ``red`` does something wrong in each round, as a hostile or broken site."""
+"""A plug-in for tests: FedMD whose client ``red`` has a different fault in each round, as a hostile or broken site."""
 
 from __future__ import annotations
 
@@ -10,64 +10,64 @@ from typing import Any
 
 import torch
 
-from fedchoir.core import checkpoint, perform
+from fedchoir.core import actions, checkpoint
 from fedchoir.core.actions import PublicBatch
 from fedchoir.core.client import Client
-from fedchoir.deploy import client_worker as site
+from fedchoir.deploy import client_worker
 from fedchoir.methods.fedmd import FedMD
 from fedchoir.payload import Payload, sends
 
-TROUBLES = ("raises", "hangs", "nan", "shape", "undeclared", "huge", "full", "fine")
+FAULTS = ("raises", "hangs", "nan", "shape", "undeclared", "huge", "full", "fine")
 
 
-class Troubled(FedMD):
-    """In round t the client red suffers from ``TROUBLES[t]``."""
+class FaultyFedMD(FedMD):
+    """In round t the client ``red`` has the fault ``FAULTS[t]``."""
 
-    name = "troubled"
+    name = "faulty"
     title = "for tests"
 
     @sends(logits="B C")
     def share(self, client: Client, batch: PublicBatch) -> Payload:
         payload = super().share(client, batch)
-        trouble = TROUBLES[client.round] if client.name == "red" else "fine"
-        if trouble == "fine":
+        fault = FAULTS[client.round] if client.name == "red" else "fine"
+        if fault == "fine":
             return payload
-        perform._check_outgoing = lambda *_: None  # a hostile site's own software checks nothing
+        actions._check_outgoing = lambda *_: None  # a hostile site checks nothing
         logits = payload["logits"]
-        if trouble == "raises":
+        if fault == "raises":
             raise RuntimeError("the scanner is on fire")
-        if trouble == "full":
-            site.save_tensors = no_space  # in this message's own process
+        if fault == "full":
+            client_worker.save_tensors = no_space  # each message has a process of its own
             return payload
-        if trouble == "hangs":
+        if fault == "hangs":
             time.sleep(600)
         return {
             "nan": Payload(logits=logits * float("nan")),
             "shape": Payload(logits=logits[:, :-1]),
             "undeclared": Payload(logits=logits, patients=torch.zeros(3)),
             "huge": Payload(logits=torch.zeros(4_000_000)),
-        }[trouble]
+        }[fault]
 
 
 def no_space(path: Path, tensors: Any) -> None:
-    """Writes half a file, and then the disk is full."""
+    """Write half a file, then fail as a full disk does."""
     path.write_bytes(b"half")
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-if "FEDCHOIR_TEST_FULL" in os.environ:  # a server whose disk is full
+if "FEDCHOIR_TEST_FULL" in os.environ:  # the server's disk is full
     checkpoint.save_tensors = no_space
 
 
-class Gated(FedMD):
-    """FedMD whose clients tell when they begin to speak, and wait as long as a test holds them."""
+class PausedFedMD(FedMD):
+    """FedMD whose clients create a file when they begin to share, and wait while a test holds them."""
 
-    name = "gated"
+    name = "paused"
     title = "for tests"
 
     @sends(logits="B C")
     def share(self, client: Client, batch: PublicBatch) -> Payload:
-        folder, who = Path(os.environ["FEDCHOIR_TEST_GATES"]), f"{client.name}-{client.round}"
+        folder, who = Path(os.environ["FEDCHOIR_TEST_PAUSES"]), f"{client.name}-{client.round}"
         (folder / f"began-{who}").touch()
         while (folder / f"hold-{who}").exists():
             time.sleep(0.1)

@@ -1,0 +1,90 @@
+"""Privacy between real processes: masked payloads on the wire, and a run that stops at its privacy budget."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.deploy_e2e.conftest import MODELS, Federation
+from tests.privacy.secure_aggregation.test_crypto import assert_uniform
+
+from fedchoir.payload import Payload
+from fedchoir.privacy.secure_aggregation.client import MASKED
+
+pytestmark = pytest.mark.e2e
+PLUGIN = Path(__file__).parent / "recording_plugin.py"
+
+
+def test_secure_aggregation_with_a_drop_out_and_a_privacy_budget(three_sites: Federation) -> None:
+    federation, records = three_sites, three_sites.folder / "records"
+    records.mkdir()
+    plugin = {"FEDCHOIR_PLUGINS": str(PLUGIN), "FEDCHOIR_TEST_RECORDS": str(records)}
+    for name in federation.names:
+        keys = ("--key", f"keys/{name}", "--ca", "keys/ca.crt", "--secure", "sums", "--peers", "keys")
+        federation.node(name, *keys, **plugin)
+    path = federation.write("secure", method="recording", secure=True, settings={"sync": "epoch"})
+    federation.finished(federation.serve(path, **plugin))
+    events = federation.events("secure")
+    why = [{out["client"]: out["why"] for out in event["left_out"]} for event in events]
+    assert [set(outs) for outs in why] == [set(), {"red"}, set()]
+    assert "RuntimeError: the scanner is on fire" in why[1]["red"]
+    # round 0: two key messages and the exchange; round 1: the exchange, and two clients help to remove the masks;
+    # round 2: two key messages to red, the exchange, and the end of the run
+    assert [event["messages"] for event in events] == [3 * 3, 3 + 2, 2 + 3 + 3]
+    assert_clients_received_means(records)
+    assert_payloads_were_masked(records)
+
+    # a server that asks without secure aggregation gets nothing
+    federation.finished(federation.serve(federation.write("plain", rounds=1, settings={"sync": "epoch"})), code=3)
+    assert "green requires secure aggregation, and the server asks without it" in federation.log("serve.log")
+
+    # the same nodes, another run: ε is logged each round, and the run ends before it would exceed its budget
+    private = {"sync": "epoch", "dp_noise": 1.0, "dp_epsilon": 9.0}
+    federation.finished(
+        federation.serve(federation.write("private", method="fedmd", rounds=3, secure=True, settings=private))
+    )
+    log, events = federation.log("serve.log"), federation.events("private")
+    logged = re.findall(r"round (\d+): ε for δ = 1e-05: green ([\d.]+), red ([\d.]+), blue ([\d.]+)", log)
+    assert [int(number) for number, *_ in logged] == list(range(1, len(events) + 1))
+    assert len(events) == 2
+    spent = [float(cost) for _, cost, *_ in logged]
+    assert spent == sorted(spent)
+    assert spent[-1] <= 9.0
+    assert [round(event["privacy"]["epsilon"]["green"], 2) for event in events] == spent
+
+
+def assert_clients_received_means(records: Path) -> None:
+    """The aggregate is the mean of the payloads in the sum, within 1e-4."""
+    checked = 0
+    for number in range(2):
+        names = [name for name in sorted(MODELS) if (name, number) != ("red", 1)]
+        for batch in range(3):
+            sent = [np.load(records / f"sent-{name}-{number}-{batch}.npz") for name in names]
+            received = np.load(records / f"received-green-{number}-{batch}.npz")
+            for tensor in ("logits", "similarity"):
+                assert np.abs(received[tensor] - np.mean([one[tensor] for one in sent], axis=0)).max() < 1e-4
+                checked += 1
+    assert checked == 12
+
+
+def assert_payloads_were_masked(records: Path) -> None:
+    """Every payload on the wire is one row of integers that look random and are uncorrelated with what was sent."""
+    rows: list[np.ndarray[Any, Any]] = []
+    for header in records.glob("wire-*.json"):
+        numbers = json.loads(header.read_text()).get("payloads", [])
+        blobs = [header.with_name(f"{header.stem}-{number}").read_bytes() for number in numbers]
+        for payload in map(Payload.from_bytes, blobs):
+            assert set(payload) == {MASKED}
+            rows.append(payload[MASKED].numpy().view(np.uint32))
+    assert len(rows) == 3 + 2 + 3
+    assert_uniform(np.concatenate(rows))
+    for row in rows:
+        for name in MODELS:
+            files = sorted(records.glob(f"sent-{name}-0-*.npz"))
+            sent = np.concatenate([np.load(f)[tensor].ravel() for f in files for tensor in ("logits", "similarity")])
+            assert row.size == sent.size
+            assert abs(np.corrcoef(row, sent)[0, 1]) < 5 / np.sqrt(row.size)
