@@ -14,7 +14,7 @@ import pytest
 
 from fedchoir import Experiment, Result
 from fedchoir.experiments.config import make_plan
-from fedchoir.experiments.reproduce import find, folder, path_of, runs_of, tables
+from fedchoir.experiments.reproduce import table_with_runs, folder, path_of, runs_of, tables
 from fedchoir.experiments.sweep import Overrides, jobs_of, read_sweep
 
 ROOT = Path(__file__).parents[2]
@@ -58,9 +58,9 @@ def test_every_table_can_be_tried_on_the_embedded_data(table: str) -> None:
 
 
 def test_tables_that_share_their_runs_do_not_run_them_twice() -> None:
-    assert find("fccl+/table9") == "fccl+/table8"
+    assert table_with_runs("fccl+/table9") == "fccl+/table8"
     assert runs_of("fccl+/table9") == runs_of("fccl+/table8")
-    assert (find("fccl/table2"), find("fbcl/table3")) == ("fccl/table1", "fbcl/table2")
+    assert (table_with_runs("fccl/table2"), table_with_runs("fbcl/table3")) == ("fccl/table1", "fbcl/table2")
 
 
 def test_the_row_fccm_of_the_ablation_is_fccl(small: Callable[..., Experiment], play: Callable[..., Result]) -> None:

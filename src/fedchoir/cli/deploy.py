@@ -80,7 +80,7 @@ def serve(
     "--key hospital-a --ca ca.crt[/]"
 )
 def node(
-    server: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the server listens.")],
+    server: Annotated[str, typer.Option(metavar="HOST:PORT", help="The server's address.")],
     data: Annotated[Path, typer.Option(help="This site's images: a folder of class folders, or an .npz.")],
     model: Annotated[str, typer.Option(help="This site's architecture (fedchoir list models).")],
     key: Annotated[Path | None, typer.Option(help="This site's private key.")] = None,

@@ -86,7 +86,7 @@ def devices() -> Iterator[Finding]:
 
     try:
         memory = f", {readable_bytes(os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES'))} memory"
-    except (ValueError, OSError, AttributeError):  # not every system says
+    except (ValueError, OSError, AttributeError):  # unknown on some systems
         memory = ""
     yield Finding("devices", "good", "cpu", f"{cores()} cores, torch uses {torch.get_num_threads()} threads{memory}")
     if not torch.cuda.is_available():
@@ -117,7 +117,7 @@ def data(root: Path | None) -> Iterator[Finding]:
     for name, scenario in SCENARIOS.items():
         places = {source: found(source, root) for source in scenario.sources if source in SOURCES}
         if lacking := [source for source, place in places.items() if not place]:
-            text = f"lacks {', '.join(lacking)}: fedchoir data show says how to get them"
+            text = f"lacks {', '.join(lacking)}: see fedchoir data show"
             yield Finding("data", "absent", name, text)
         else:
             yield Finding("data", "good", name, ", ".join(places.values()) or "comes with fedchoir")

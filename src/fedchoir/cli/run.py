@@ -25,7 +25,7 @@ DEMO_INTRODUCTION = (
     "they learn from each other's outputs on a public set of photographs.\n"
 )
 DEMO_CAUTION = (
-    "[bold]How to read this:[/] one seed and tiny models are no ranking of the methods. Part of FCCL+'s lead over SOLO "
+    "[bold]How to read this:[/] one seed and tiny models are no ranking of the methods. Part of FCCL+'s gain over SOLO "
     "comes from each client's own teacher, not from the other clients (--set use_fccm=false --set use_fisl=false shows "
     "how much). The papers' tables: fedchoir reproduce fccl+/table8."
 )

@@ -115,7 +115,7 @@ def reproduce(
     dry_run: DryRun = False,
 ) -> None:
     """Run a published table and print our numbers beside it. Run it again after a crash: finished runs are skipped."""
-    from fedchoir.experiments.reproduce import find, path_of
+    from fedchoir.experiments.reproduce import path_of, table_with_runs
     from fedchoir.experiments.sweep import jobs_of, read_sweep
 
     if table is None or list_:
@@ -125,7 +125,7 @@ def reproduce(
         scenario, seeds, set_, rounds=rounds, public=public, models=models, profile=profile, precision=precision,
         fused=fused, data_root=data_root, device=device,
     )  # fmt: skip
-    content, name = read_sweep(path_of(table)), find(table)
+    content, name = read_sweep(path_of(table)), table_with_runs(table)
     folder = out or Path("runs") / (name + overrides.tag)
     planned = jobs_of(content, folder, overrides, only or ())
     run_sweep(planned, folder, jobs, style, title=content.title, table=name, dry_run=dry_run, per_client=per_client)
@@ -134,7 +134,9 @@ def reproduce(
 def make_overrides(scenario: str | None, seeds: str | None, settings: list[str] | None, **values: Any) -> Overrides:
     from fedchoir.experiments.sweep import Overrides, parse_seeds
 
-    return Overrides(scenario, seeds and parse_seeds(seeds), given(**values), parse_settings(settings))
+    return Overrides(
+        scenario, parse_seeds(seeds) if seeds is not None else None, given(**values), parse_settings(settings)
+    )
 
 
 def run_sweep(

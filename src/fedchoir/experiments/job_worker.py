@@ -19,7 +19,7 @@ from fedchoir.core.federation_spec import FederationSpec
 from fedchoir.core.result import Event
 from fedchoir.experiments.config import Experiment, Plan
 from fedchoir.experiments.live_status import LiveStatus
-from fedchoir.experiments.run import run
+from fedchoir.experiments.run import Observer, run
 from fedchoir.experiments.scheduler import is_finished, lock_of, log_of
 from fedchoir.experiments.sweep import Job
 from fedchoir.utils.errors import UsageError, WorkerError
@@ -28,7 +28,7 @@ from fedchoir.utils.subprocess_channel import parent_channel
 Send = Callable[..., None]
 
 
-class RoundReporter:
+class RoundReporter(Observer):
     """An `Observer` that reports the rounds of a run to the scheduler."""
 
     def __init__(self, send: Send) -> None:
@@ -37,13 +37,9 @@ class RoundReporter:
     def began(self, plan: Plan, spec: FederationSpec, done: list[Event]) -> None:
         self._send("began", rounds=spec.rounds, done=len([event for event in done if event["round"] >= 0]))
 
-    def client(self, name: str, phase: str) -> None: ...
-
     def round(self, event: Event) -> None:
         if event["round"] >= 0:
             self._send("round", round=event["round"], intra=event["intra_avg"], inter=event["inter_avg"])
-
-    def ended(self) -> None: ...
 
 
 def run_job(job: Job, send: Send) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from fedchoir.core.result import Result
 from fedchoir.data.options import DataOptions
 from fedchoir.experiments.config import Plan, make_plan
-from fedchoir.experiments.reproduce import find, runs_of, tables
+from fedchoir.experiments.reproduce import runs_of, table_with_runs, tables
 
 DATA = set(DataOptions.model_fields) | {"fraction"}
 """Settings that change the data. Runs that differ in one of them are not compared."""
@@ -103,7 +103,7 @@ def match(result: Result, keys: Sequence[str]) -> Match:
     for key in keys:
         table, _, label = key.partition(":")
         for number in printed() if table in tables() else ():
-            if number.label == label and find(number.table) == find(table):
+            if number.label == label and table_with_runs(number.table) == table_with_runs(table):
                 best = found.setdefault(number.metric, number)
                 found[number.metric] = max(best, number, key=lambda n: _agreement(n, result))
     if any(number.scenario != result.scenario for number in found.values()):

@@ -1,18 +1,19 @@
-"""The published tables as sweeps: ``experiments/<paper>/<table>.toml``, in a checkout or in an installed package."""
+"""The published tables as sweep files: ``experiments/<paper>/<table>.toml``."""
 
 from __future__ import annotations
 
 import difflib
+import re
 from functools import cache
 from pathlib import Path
 
-from fedchoir.experiments.sweep import Job, home_of, jobs_of, read_sweep
+from fedchoir.experiments.sweep import Job, jobs_of, read_sweep
 from fedchoir.utils.errors import UsageError
 
 
 @cache
 def folder() -> Path:
-    """Where the sweep files lie: beside ``src`` in a checkout, inside the package once installed (see setup.py)."""
+    """The folder of the sweep files: beside ``src`` in a checkout, inside the package once installed (see setup.py)."""
     package = Path(__file__).parent
     for place in (package / "tables", package.parents[2] / "experiments"):
         if place.is_dir():
@@ -22,17 +23,13 @@ def folder() -> Path:
 
 @cache
 def tables() -> tuple[str, ...]:
-    """The names of all tables and figures: ``fccl+/table8`` and so on."""
-
-    def order(path: Path) -> tuple[str, str, int]:
-        digits = "".join(filter(str.isdecimal, path.stem))
-        return path.parent.name, path.stem.rstrip("0123456789"), int(digits or 0)
-
-    return tuple(f"{path.parent.name}/{path.stem}" for path in sorted(folder().glob("*/*.toml"), key=order))
+    """The names of all tables and figures, such as ``fccl+/table8``, in the order of their numbers."""
+    names = [f"{path.parent.name}/{path.stem}" for path in folder().glob("*/*.toml")]
+    return tuple(sorted(names, key=lambda name: re.sub(r"\d+$", lambda digits: digits[0].zfill(3), name)))
 
 
 def path_of(table: str) -> Path:
-    """The file of a table, or one line with the nearest names."""
+    """The file of a table."""
     name = table.lower().removesuffix(".toml").removeprefix("experiments/")
     if name in tables():
         return folder() / f"{name}.toml"
@@ -41,14 +38,14 @@ def path_of(table: str) -> Path:
 
 
 @cache
-def find(table: str) -> str:
-    """The table that has the runs of this one: itself, or the one that it is like (Table 9 is like Table 8)."""
-    home = home_of(path_of(table))
-    return f"{home.parent.name}/{home.stem}"
+def table_with_runs(table: str) -> str:
+    """The table that has the runs of this one: itself, or the one that it is ``like`` (Table 9 is like Table 8)."""
+    path = path_of(table)
+    return f"{path.parent.name}/{read_sweep(path).like or path.stem}"
 
 
 @cache
 def runs_of(table: str) -> tuple[Job, ...]:
-    """The runs of a table, each once (its first seed)."""
+    """The runs of a table, with its first seed."""
     file = read_sweep(path_of(table))
     return tuple(jobs_of(file.model_copy(update={"seeds": file.seeds[:1]}), Path("runs")))

@@ -31,15 +31,19 @@ MAY_CHANGE = {"out", "data_root", "device", "devices", "state_budget"}
 
 
 class Observer(Protocol):
-    """Follows a run: a progress bar, TensorBoard, ``live.json``."""
+    """Follows a run: a progress bar, TensorBoard, ``live.json``. A subclass defines what it needs."""
 
-    def began(self, plan: Plan, spec: FederationSpec, done: list[Event]) -> None: ...
+    def began(self, plan: Plan, spec: FederationSpec, done: list[Event]) -> None:
+        return
 
-    def client(self, name: str, phase: str) -> None: ...
+    def client(self, name: str, phase: str) -> None:
+        return
 
-    def round(self, event: Event) -> None: ...
+    def round(self, event: Event) -> None:
+        return
 
-    def ended(self) -> None: ...
+    def ended(self) -> None:
+        return
 
 
 def run(experiment: Experiment, *, resume: bool = False, observers: Iterable[Observer] = ()) -> Result:

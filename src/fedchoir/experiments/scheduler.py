@@ -29,7 +29,7 @@ POLL = 0.5  # seconds between two looks at runs that another sweep executes
 ENDS = ("finished", "skipped", "failed", "locked")
 
 Status = dict[str, Any]
-"""News of a run: {"event": "began" | "round" | "finished" | "skipped" | "failed" | "locked", …}."""
+"""A report of a run: {"event": "began" | "round" | "finished" | "skipped" | "failed" | "locked", …}."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Backend(Protocol):
         """Begin or continue a run: `fedchoir.experiments.job_worker.run_job` in some process."""
 
     def poll(self, seconds: float) -> Iterator[tuple[Job, Status]]:
-        """News of the jobs that were started, after waiting for some at most so long."""
+        """Reports of the jobs that were started; waits for the first at most so many seconds."""
 
     def close(self) -> None:
         """Stop what still runs. Checkpoints stay intact."""
@@ -65,7 +65,7 @@ def run_jobs(
     watch: Callable[[Job, Status], None] = lambda job, status: None,
     backend: Backend | None = None,
 ) -> list[Outcome]:
-    """Execute every job that is not finished; outcomes in the order of the jobs. ``watch`` gets all news."""
+    """Execute every job that is not finished; outcomes in the order of the jobs. ``watch`` gets every report."""
     outcomes: dict[str, Outcome] = {}
     started: dict[str, float] = {}
     waiting = list(jobs)

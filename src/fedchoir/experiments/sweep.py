@@ -36,7 +36,7 @@ from fedchoir.utils.options import Options
 
 LONG = 60  # characters of a folder's name
 NOT_IN_LABEL = ("method", "scenario", "public", "models")
-"""Fields of a grid that a table shows elsewhere than in the label of a row."""
+"""Fields of a grid that are not part of a row's label: a table has columns or headings for them."""
 
 
 class SweepFile(Options):
@@ -86,7 +86,7 @@ class Job:
 
 
 def read_sweep(path: Path) -> SweepFile:
-    """The sweep file at ``path``; one that is `like` another has that one's runs under its own title."""
+    """The sweep file at ``path``; one that is ``like`` another has that one's runs under its own title."""
     values = read_toml(path)
     try:
         file = SweepFile(**values)
@@ -96,18 +96,12 @@ def read_sweep(path: Path) -> SweepFile:
         return file
     if extra := sorted(set(values) - {"title", "like"}):
         raise UsageError(f"{path}: {extra[0]} is not possible beside like = {file.like!r}, which has the runs")
-    return read_sweep(path.with_name(f"{file.like}.toml")).model_copy(update={"title": file.title})
-
-
-def home_of(path: Path) -> Path:
-    """The file that has the runs of a sweep file, to find their folder: itself, or the one it is like."""
-    like = read_toml(path).get("like")
-    return path if like is None else path.with_name(f"{like}.toml")
+    runs = read_sweep(path.with_name(f"{file.like}.toml"))
+    return runs.model_copy(update={"title": file.title, "like": file.like})
 
 
 def name_of(path: Path) -> str:
-    """What the folder of a sweep's runs is called: the file's name, or that of its folder where the file is the only
-    one of its kind there, as under ``results/``. Rows of ``open.toml`` go where those of ``sweep.toml`` are.
+    """The name of the folder for a sweep's runs: that of the file, or of its folder for ``results/NAME/sweep.toml``.
 
     >>> [name_of(Path(path)) for path in ("weights.toml", "results/digits/sweep.toml", "results/digits/open.toml")]
     ['weights', 'digits', 'digits']
@@ -116,84 +110,70 @@ def name_of(path: Path) -> str:
 
 
 def jobs_of(file: SweepFile, out: Path, overrides: Overrides | None = None, only: Sequence[str] = ()) -> list[Job]:
-    """Every run of a sweep, checked: nothing starts if one of them is not possible."""
+    """Every run of a sweep, or those that ``only`` names. All are checked, so that nothing starts if one is wrong."""
     overrides = overrides or Overrides()
-    made: dict[str, Job] = {}
+    jobs: dict[str, Job] = {}
     seen: set[str] = set()
-    for name, label, values, published in _points(file, overrides):
-        if only and not any(_fits(word, name, label, str(values.get("method"))) for word in only):
+    labels: dict[str, None] = {}
+    for name, label, values, published in _combinations(file, overrides):
+        labels[label] = None
+        names = (name, label, str(values.get("method")))
+        if only and not any(word == n or fnmatchcase(n, word) for word in only for n in names):
             continue
         for seed in overrides.seeds or file.seeds:
-            experiment = _experiment(name, {**values, "seed": seed, "out": out / f"{name}-seed{seed}"})
+            full = f"{name}-seed{seed}"
+            try:
+                experiment = Experiment(**{**values, "seed": seed, "out": out / full})
+                make_plan(experiment)
+            except UsageError as error:
+                raise UsageError(f"{name}: {error}") from None
             key = experiment.model_dump_json(exclude={"out"})
-            if key in seen:  # an override made two runs alike, such as --scenario where the grid has several
+            if key in seen:  # an override made two runs equal, such as --scenario where the grid has several
                 continue
             seen.add(key)
-            if (full := f"{name}-seed{seed}") in made:
+            if full in jobs:
                 raise UsageError(f"two different runs are called {full!r}: give the variants a label each")
-            made[full] = Job(full, label, experiment, published)
-    if not made:
-        names = ", ".join(dict.fromkeys(label for _, label, _, _ in _points(file, overrides)))
-        raise UsageError(f"--only {' '.join(only)!r} fits no run; labels: {names}" if only else "the sweep has no runs")
-    return list(made.values())
+            jobs[full] = Job(full, label, experiment, published)
+    if not jobs:
+        what = f"--only {' '.join(only)!r} fits no run; labels: {', '.join(labels)}"
+        raise UsageError(what if only else "the sweep has no runs")
+    return list(jobs.values())
 
 
-def _fits(word: str, *names: str) -> bool:
-    """Whether a word of ``--only``, with or without ``*``, is one of these names."""
-    return any(word == name or fnmatchcase(name, word) for name in names)
-
-
-def _points(file: SweepFile, overrides: Overrides) -> Iterator[tuple[str, str, dict[str, Any], tuple[str, ...]]]:
-    """(name, label, values of an experiment, keys of published rows) of every combination, without seeds."""
-    for key, choices in file.grid.items():
-        if not choices:
-            raise UsageError(f"grid: {key} has no values")
+def _combinations(file: SweepFile, overrides: Overrides) -> Iterator[tuple[str, str, dict[str, Any], tuple[str, ...]]]:
+    """(name, label, values of an experiment, published rows) of every combination, without seeds."""
+    if empty := [key for key, choices in file.grid.items() if not choices]:
+        raise UsageError(f"grid: {empty[0]} has no values")
     for combination in product(*file.grid.values()):
         point = dict(zip(file.grid, combination, strict=True))
+        fields = {k: v for k, v in point.items() if k in Experiment.model_fields}
+        fields["settings"] = {k: v for k, v in point.items() if k not in fields}
         for variant in file.variant or [{}]:
             chosen = {k: v for k, v in variant.items() if k not in ("label", "published")}
-            values = _override(_merge(_merge(file.base, _nested(point)), chosen), overrides)
+            values = _merge(_merge(file.base, fields), chosen)
+            if overrides.scenario not in (None, values.get("scenario")):
+                values = _move(values, str(overrides.scenario))
+            values = _merge(values, {**overrides.values, "settings": overrides.settings})
             shown = [f"{k}={v}" for k, v in point.items() if k not in NOT_IN_LABEL and k not in chosen]
             label = " ".join([str(variant.get("label") or values.get("method", "?")), *shown])
             keys = variant.get("published", ())
             published = tuple(" ".join([key, *shown]) for key in ([keys] if isinstance(keys, str) else keys))
-            where = [Path(values.get("scenario", "digits-lite")).name]
-            where += [str(values[k]) for k in ("public", "models") if k in file.grid and values.get(k)]
-            yield slug(" ".join([*where, label])), label, values, published
-
-
-def _nested(point: Mapping[str, Any]) -> dict[str, Any]:
-    """A point of the grid as values of an experiment: what is no field of one is a setting."""
-    fields = {k: v for k, v in point.items() if k in Experiment.model_fields}
-    return {**fields, "settings": {k: v for k, v in point.items() if k not in fields}}
+            data = [Path(values.get("scenario", "digits-lite")).name]
+            data += [str(values[k]) for k in ("public", "models") if k in file.grid and values.get(k)]
+            yield slug(" ".join([*data, label])), label, values, published
 
 
 def _merge(values: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     return {**values, **more, "settings": {**values.get("settings", {}), **more.get("settings", {})}}
 
 
-def _override(values: dict[str, Any], overrides: Overrides) -> dict[str, Any]:
-    if overrides.scenario is not None and overrides.scenario != values.get("scenario"):
-        values = _move(values, overrides.scenario)
-    return _merge(values, {**overrides.values, "settings": overrides.settings})
-
-
 def _move(values: dict[str, Any], scenario: str) -> dict[str, Any]:
     """The same run on other data: with that scenario's public set, private sizes, and models of the same kind."""
-    kept = {k: v for k, v in values.items() if k not in ("public", "models", "settings")}
-    settings = {k: v for k, v in values["settings"].items() if k != "private"}
+    kept = {k: v for k, v in values.items() if k not in ("public", "models")}
     if len(split_names(values.get("models") or ())) == 1:
         kept["models"] = (info(scenario).homogeneous_model,)
+    settings = {k: v for k, v in values["settings"].items() if k != "private"}
     return {**kept, "scenario": scenario, "settings": settings}
-
-
-def _experiment(name: str, values: Mapping[str, Any]) -> Experiment:
-    try:
-        experiment = Experiment(**values)
-        make_plan(experiment)
-    except UsageError as error:
-        raise UsageError(f"{name}: {error}") from None
-    return experiment
 
 
 def slug(text: str) -> str:
@@ -211,7 +191,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     >>> parse_seeds("3"), parse_seeds("4,7"), parse_seeds("5,")
     ((0, 1, 2), (4, 7), (5,))
     """
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts or not all(part.isdecimal() for part in parts) or text.strip() == "0":
+    seeds = split_names(text)
+    if not seeds or not all(seed.isdecimal() for seed in seeds) or text.strip() == "0":
         raise UsageError(f"--seeds {text!r} is not possible: it should be how many (3) or which (4,7)")
-    return tuple(map(int, parts)) if "," in text else tuple(range(int(parts[0])))
+    return tuple(map(int, seeds)) if "," in text else tuple(range(int(seeds[0])))

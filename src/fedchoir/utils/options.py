@@ -28,7 +28,7 @@ def one_line(error: ValidationError, model: type[BaseModel]) -> str:
     """The first thing that is wrong."""
     first = error.errors()[0]
     right = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-    if not first["loc"]:  # a check of several options together says all of it
+    if not first["loc"]:  # a check of several options has a complete message
         return right
     name = str(first["loc"][0])
     if first["type"] == "extra_forbidden":
