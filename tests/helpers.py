@@ -7,7 +7,10 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from scipy import stats
 from torch import Tensor
 
 from fedchoir import Experiment
@@ -59,6 +62,14 @@ def assert_same(one: Experiment | Path, two: Experiment | Path) -> None:
     assert first.keys() == second.keys()
     for name, state in first.items():
         assert equal(state, second[name]), name
+
+
+def assert_uniform(words: NDArray[np.uint32]) -> None:
+    """Assert that 32-bit words look uniformly distributed, as masked numbers must."""
+    assert stats.chisquare(np.bincount(words >> 24, minlength=256)).pvalue > 1e-4
+    for bit in range(32):
+        ones = int(((words >> bit) & 1).sum())
+        assert abs(ones - words.size / 2) < 5 * np.sqrt(words.size) / 2
 
 
 class Stop(Exception):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from fedchoir import Experiment, run
 from fedchoir.core import checkpoint
 from fedchoir.utils.errors import StorageError, UsageError
 
@@ -31,7 +34,7 @@ def test_save_and_load(tmp_path: Path) -> None:
 @pytest.mark.parametrize("fail_at", ["client-0", "facts.json", "latest.json"])
 def test_a_full_disk_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fail_at: str) -> None:
     checkpoint.save(tmp_path, 0, states(1.0), {"round": 0})
-    save_tensors, write_json = checkpoint.save_tensors, checkpoint.write_json
+    save_tensors, write_json = checkpoint.save_tensors, checkpoint.atomic_write_json
 
     def full(path: Path, *rest: object) -> None:
         if fail_at in path.name:
@@ -40,7 +43,7 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: pyte
         (save_tensors if path.suffix == ".safetensors" else write_json)(path, *rest)  # type: ignore[operator]
 
     monkeypatch.setattr(checkpoint, "save_tensors", full)
-    monkeypatch.setattr(checkpoint, "write_json", full)
+    monkeypatch.setattr(checkpoint, "atomic_write_json", full)
     with pytest.raises(StorageError, match="No space left"):
         checkpoint.save(tmp_path, 1, states(2.0), {"round": 1})
     monkeypatch.undo()
@@ -82,3 +85,27 @@ def test_unchanged_states_are_reused(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def _no_links(*_: object) -> None:
     raise OSError(errno.EPERM, "Operation not permitted")
+
+
+def test_a_full_disk_stops_the_run_with_the_last_checkpoint_intact(
+    small: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment, straight = small("fedmd", rounds=3), small("fedmd", "straight", rounds=3)
+    save, saved = checkpoint.save_tensors, []
+
+    def full(path: Path, tensors: Any) -> None:
+        saved.append(path)
+        if len(saved) > 6:  # in the middle of the second checkpoint
+            path.write_bytes(b"half")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        save(path, tensors)
+
+    monkeypatch.setattr(checkpoint, "save_tensors", full)
+    with pytest.raises(StorageError, match=r"round 2 could not be written.*No space left"):
+        run(experiment)
+    folder = checkpoint.latest(experiment.out / "checkpoint")
+    assert folder is not None
+    assert checkpoint.facts(folder)["round"] == 0
+    assert [p.name for p in folder.parent.glob("round-*")] == ["round-00000"]
+    monkeypatch.undo()
+    assert run(experiment, resume=True).accuracy == run(straight).accuracy

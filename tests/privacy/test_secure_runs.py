@@ -118,7 +118,9 @@ def test_a_site_that_comes_late_makes_everyone_offer_keys_anew(
     _, transport = run_on_sites(experiment, tmp_path / "sites", change=trouble)
     outs = [{out["client"]: out["why"] for out in event["left_out"]} for event in results(tmp_path / "run")]
     assert outs == [{"d": "not connected"}, {"d": "not connected"}, {}]
-    offered = [header["client"] for header in transport.sent if header.get("key_request", {}).get("kind") == "key_shares"]
+    offered = [
+        header["client"] for header in transport.sent if header.get("key_request", {}).get("kind") == "key_shares"
+    ]
     assert sorted(offered) == [0, 0, 1, 1, 2, 2, 3]
 
 

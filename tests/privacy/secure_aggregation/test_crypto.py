@@ -1,18 +1,14 @@
-"""Secure sums: the mean comes out right, survives drop-outs, and a single masked answer carries nothing."""
+"""Secure sums: the mean is right, dropouts are survived, and a single masked payload reveals nothing."""
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import stats
-from sympy import isprime, prevprime
+from tests.helpers import assert_uniform
 
-from fedchoir.privacy.secure_aggregation import shamir
 from fedchoir.privacy.secure_aggregation.crypto import (
     FixedPoint,
     KeyShares,
@@ -31,22 +27,22 @@ def logits(clients: int, shape: tuple[int, ...] = (50, 10), scale: float = 2.0) 
     return [rng.normal(0, scale, shape).astype(np.float32) for _ in range(clients)]
 
 
-class Company:
-    """Participants who know each other's keys and have made their offers."""
+class Federation:
+    """Participants that know each other's encryption keys and have shared their keys for one sum."""
 
     def __init__(self, count: int) -> None:
         self.threshold = majority(count)
-        self.people = [Participant(k, secrets.token_bytes(32)) for k in range(count)]
-        self.encryption_keys = {p.index: p.encryption_key for p in self.people}
-        self.key_shares = {p.index: p.share_keys(self.encryption_keys, self.threshold) for p in self.people}
+        self.participants = [Participant(k, secrets.token_bytes(32)) for k in range(count)]
+        self.encryption_keys = {p.index: p.encryption_key for p in self.participants}
+        self.key_shares = {p.index: p.share_keys(self.encryption_keys, self.threshold) for p in self.participants}
 
     def masked(self, k: int, words: Words, strict: bool = False) -> Words:
-        return self.people[k].mask(words, self.key_shares, b"", strict=strict)
+        return self.participants[k].mask(words, self.key_shares, b"", strict=strict)
 
     def unmasking_shares(self, k: int, sent: set[int], strict: bool = True, **changes: bytes) -> object:
         encrypted = {j: share_keys.shares[k] for j, share_keys in self.key_shares.items()}
         encrypted |= {int(j[1:]): share for j, share in changes.items()}
-        return self.people[k].unmasking_shares(
+        return self.participants[k].unmasking_shares(
             encrypted, self.encryption_keys, self.key_shares, sent=sent, threshold=self.threshold, strict=strict
         )
 
@@ -61,7 +57,7 @@ def test_it_is_the_plain_mean_within_1e_4(clients: int, strict: bool) -> None:
 
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize(("clients", "dropped"), [(3, {1}), (4, {0}), (5, {1, 4}), (7, {0, 3, 6})])
-def test_it_survives_drop_outs_down_to_the_threshold(clients: int, dropped: set[int], strict: bool) -> None:
+def test_dropouts_are_survived_down_to_the_threshold(clients: int, dropped: set[int], strict: bool) -> None:
     values = logits(clients)
     got = secure_mean(values, dropped=dropped, strict=strict)
     left = [v for k, v in enumerate(values) if k not in dropped]
@@ -74,23 +70,28 @@ def test_below_the_threshold_there_is_no_sum() -> None:
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_someone_may_vanish_after_sending(strict: bool) -> None:
-    values, company, point = logits(5), Company(5), FixedPoint(5)
-    sent = {0, 1, 2, 3}  # 4 drops before it sends
-    total = sum((company.masked(k, point.words(values[k]).ravel(), strict) for k in sent), start=np.uint32(0))
-    unmasking = {k: company.unmasking_shares(k, sent, strict) for k in (0, 2, 3)}  # and 1 after
+def test_a_participant_may_disappear_after_sending(strict: bool) -> None:
+    values, federation, point = logits(5), Federation(5), FixedPoint(5)
+    sent = {0, 1, 2, 3}  # 4 drops out before it sends
+    total = sum((federation.masked(k, point.words(values[k]).ravel(), strict) for k in sent), start=np.uint32(0))
+    unmasking = {k: federation.unmasking_shares(k, sent, strict) for k in (0, 2, 3)}  # and 1 after it
     done = {"threshold": 3, "strict": strict}
-    got = point.total(unmask(total, sent, company.key_shares, unmasking, b"", **done)) / 4
+    got = point.total(unmask(total, sent, federation.key_shares, unmasking, b"", **done)) / 4
     assert np.abs(got - np.mean(values[:4], axis=0).ravel()).max() < 1e-5
     with pytest.raises(SecureAggregationError, match="only 2 participants"):
-        unmask(total, sent, company.key_shares, {k: unmasking[k] for k in (0, 2)}, b"", **done)
-    with pytest.raises(SecureAggregationError, match="do not fit"):
+        unmask(total, sent, federation.key_shares, {k: unmasking[k] for k in (0, 2)}, b"", **done)
+    with pytest.raises(SecureAggregationError, match="do not match"):
         unmask(
-            total, sent, company.key_shares, {**unmasking, 0: Company(5).unmasking_shares(0, sent, strict)}, b"", **done
+            total,
+            sent,
+            federation.key_shares,
+            {**unmasking, 0: Federation(5).unmasking_shares(0, sent, strict)},
+            b"",
+            **done,
         )
 
 
-def test_numbers_beyond_the_clip_are_cut_off_and_counted() -> None:
+def test_numbers_beyond_the_clip_are_clipped_and_counted() -> None:
     point = FixedPoint(3, clip=8.0)
     values = [np.array([100.0, 1.0]), np.array([0.0, 1.0]), np.array([-9.0, 1.0])]
     assert point.clipped(values[0]) == 1
@@ -100,7 +101,7 @@ def test_numbers_beyond_the_clip_are_cut_off_and_counted() -> None:
 
 
 @pytest.mark.parametrize("count", [3, 4, 5, 64, 1000])
-def test_there_is_room_for_everyone_at_the_clip(count: int) -> None:
+def test_a_sum_of_clipped_numbers_does_not_overflow(count: int) -> None:
     point = FixedPoint(count)
     for value in (1024.0, -1024.0, 0.0):
         words = point.words(np.array([value])).astype(np.uint64) * count
@@ -109,101 +110,72 @@ def test_there_is_room_for_everyone_at_the_clip(count: int) -> None:
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_a_masked_answer_carries_nothing_of_the_plain_one(strict: bool) -> None:
-    """Constant, and very unlike, inputs give words that are uniform and do not correlate with them or each other."""
+def test_a_masked_payload_reveals_nothing_of_the_plain_one(strict: bool) -> None:
+    """Very different constant inputs give uniform words that correlate neither with them nor with each other."""
     size = 40_000
     plain = np.concatenate([np.full(size // 2, -7.9), np.full(size // 2, 7.9)])
     words = FixedPoint(3).words(plain)
-    masked = Company(3).masked(0, words, strict)
+    masked = Federation(3).masked(0, words, strict)
     assert_uniform(masked)
     low, high = masked[: size // 2].astype(np.float64), masked[size // 2 :].astype(np.float64)
     assert stats.ks_2samp(low, high).pvalue > 1e-4
     assert abs(np.corrcoef(plain, masked)[0, 1]) < 5 / np.sqrt(size)
-    again = Company(3).masked(0, words, strict)
+    again = Federation(3).masked(0, words, strict)
     assert abs(np.corrcoef(masked, again)[0, 1]) < 5 / np.sqrt(size)
 
 
-def assert_uniform(words: Words) -> None:
-    assert stats.chisquare(np.bincount(words >> 24, minlength=256)).pvalue > 1e-4
-    for bit in range(32):
-        ones = int(((words >> bit) & 1).sum())
-        assert abs(ones - words.size / 2) < 5 * np.sqrt(words.size) / 2
-
-
-def test_nobody_opens_both_halves_of_one_participant() -> None:
-    """For everyone either the seed or the key: who sent is not lifted as one who dropped out, and the reverse."""
-    company = Company(4)
-    decrypted = company.unmasking_shares(0, {0, 1, 2})
+def test_nobody_reveals_both_secrets_of_one_participant() -> None:
+    """Of each participant either the seed (it sent) or the mask key (it dropped out) is revealed, never both."""
+    federation = Federation(4)
+    decrypted = federation.unmasking_shares(0, {0, 1, 2})
     assert set(decrypted.seeds) == {0, 1, 2}
     assert set(decrypted.keys) == {3}
     with pytest.raises(SecureAggregationError, match="more than a sum"):
-        company.unmasking_shares(0, {1, 2, 3})  # it sent itself
+        federation.unmasking_shares(0, {1, 2, 3})  # it sent itself
     with pytest.raises(SecureAggregationError, match="more than a sum"):
-        company.unmasking_shares(0, {0, 1})  # below the threshold
-    with pytest.raises(SecureAggregationError, match="nothing to lift"):
-        company.unmasking_shares(0, {0, 1, 2, 3}, strict=False)
-    with pytest.raises(SecureAggregationError, match="changed on its way"):
-        company.unmasking_shares(1, {0, 1, 2}, k2=company.key_shares[2].shares[0])
+        federation.unmasking_shares(0, {0, 1})  # below the threshold
+    with pytest.raises(SecureAggregationError, match="nothing needs unmasking"):
+        federation.unmasking_shares(0, {0, 1, 2, 3}, strict=False)
+    with pytest.raises(SecureAggregationError, match="altered in transit"):
+        federation.unmasking_shares(1, {0, 1, 2}, k2=federation.key_shares[2].shares[0])
 
 
-def test_a_strict_answer_stays_hidden_though_its_mask_key_is_opened() -> None:
-    """A server that says of one who sent that it dropped out gets noise in a strict sum, and its answer otherwise."""
+def test_a_strict_payload_stays_hidden_though_its_mask_key_is_revealed() -> None:
+    """A server that falsely claims a dropout obtains noise in a strict sum, and the payload otherwise."""
     point, secret = FixedPoint(4), np.full(20_000, 3.25)
     for strict in (True, False):
-        company = Company(4)
-        sent = {k: company.masked(k, point.words(secret * (k == 3)), strict) for k in range(4)}
-        unmasking = {k: company.unmasking_shares(k, {0, 1, 2}, strict) for k in range(3)}
+        federation = Federation(4)
+        sent = {k: federation.masked(k, point.words(secret * (k == 3)), strict) for k in range(4)}
+        unmasking = {k: federation.unmasking_shares(k, {0, 1, 2}, strict) for k in range(3)}
         done = {"threshold": 3, "strict": strict}
-        rest = unmask(sent[0] + sent[1] + sent[2], {0, 1, 2}, company.key_shares, unmasking, b"", **done)
+        rest = unmask(sent[0] + sent[1] + sent[2], {0, 1, 2}, federation.key_shares, unmasking, b"", **done)
         total = sent[0] + sent[1] + sent[2] + sent[3]
         if strict:
             for k in range(3):
-                total = total - key_stream(company.people[k].seed, total.size)  # as the server has learned
+                total = total - key_stream(federation.participants[k].seed, total.size)  # the server knows these seeds
             assert_uniform(total - rest)
         else:
             assert point.total(total - rest).tolist() == secret.tolist()
 
 
-@pytest.mark.parametrize(("clients", "threshold", "why"), [(2, 2, "below 3"), (4, 2, "more than half")])
+@pytest.mark.parametrize(("clients", "threshold", "why"), [(2, 2, "at least 3"), (4, 2, "more than half")])
 def test_it_refuses_what_would_hide_nothing(clients: int, threshold: int, why: str) -> None:
     with pytest.raises(SecureAggregationError, match=why):
         secure_mean(logits(clients), threshold=threshold)
 
 
-def test_masks_cancel_only_if_all_were_told_the_same() -> None:
-    company, words = Company(3), np.zeros(20_000, dtype=np.uint32)
-    same = sum(company.masked(k, words) for k in range(3))
+def test_masks_cancel_only_if_all_use_the_same_context() -> None:
+    federation, words = Federation(3), np.zeros(20_000, dtype=np.uint32)
+    same = sum(federation.masked(k, words) for k in range(3))
     assert not same.any()
-    lied = company.people[2].mask(words, company.key_shares, b"other weights", strict=False)
-    assert_uniform(company.masked(0, words) + company.masked(1, words) + lied)
-    with pytest.raises(SecureAggregationError, match="not this participant's"):
-        company.people[0].mask(words, {**company.key_shares, 0: KeyShares(bytes(32), b"")}, b"", strict=False)
+    other = federation.participants[2].mask(words, federation.key_shares, b"other weights", strict=False)
+    assert_uniform(federation.masked(0, words) + federation.masked(1, words) + other)
+    with pytest.raises(SecureAggregationError, match="do not belong to this participant"):
+        federation.participants[0].mask(
+            words, {**federation.key_shares, 0: KeyShares(bytes(32), b"")}, b"", strict=False
+        )
 
 
-def test_streams_are_the_ciphers_own() -> None:
+def test_key_streams_are_chacha20() -> None:
     """The first keystream block of ChaCha20 for the all-zero key and nonce, as in RFC 8439, appendix A.1."""
     assert key_stream(bytes(32), 4).tobytes().hex() == "76b8e0ada0f13d90405d6ae55386bd28"
-
-
-def test_the_field_is_the_smallest_that_holds_every_key() -> None:
-    assert isprime(shamir.PRIME)
-    assert prevprime(shamir.PRIME) < 2**256
-
-
-@given(secret=st.binary(min_size=32, max_size=32), extra=st.integers(0, 3), threshold=st.integers(1, 5))
-@settings(max_examples=30, deadline=None)
-def test_any_threshold_of_shares_gives_the_secret(secret: bytes, extra: int, threshold: int) -> None:
-    points = list(range(1, threshold + extra + 1))
-    shares = shamir.split(secret, points, threshold)
-    assert shamir.join({x: shares[x] for x in points[-threshold:]}) == secret
-    assert shamir.join(shares) == secret
-
-
-def test_one_share_too_few_gives_nothing() -> None:
-    """With a share missing, every secret is as likely: another polynomial through the known shares has it."""
-    hits = 0
-    for _ in range(50):
-        shares = shamir.split(b"s" * 32, [1, 2, 3], 3)
-        with contextlib.suppress(ValueError):
-            hits += shamir.join({1: shares[1], 2: shares[2]}) == b"s" * 32
-    assert hits == 0
