@@ -45,8 +45,8 @@ browser:  ## Chromium, for the tests of the report and the live page; playwright
 docs: $(STAMP)  ## the documentation as a site, in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-results: $(STAMP)  ## docs/results.md from the runs kept under results/
-	$(BIN)/python -m fedchoir.report.results_page results docs/results.md
+results: $(STAMP)  ## the pages docs/results.md and docs/results/ from the runs stored under results/
+	$(BIN)/python -m fedchoir.reporting.results_page results docs
 
 benchmark: $(STAMP)
 	$(BIN)/python benchmarks/overhead.py

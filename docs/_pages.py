@@ -1,24 +1,22 @@
-"""Pages made from the code when the site is built: every method, the shared options, the commands."""
+"""Generates pages from the code when the site is built: one per method, the options of all methods, the commands."""
 
 from __future__ import annotations
 
 import inspect
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import click
 import typer.main
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
-from pydantic.fields import FieldInfo
 
 from fedchoir import losses, methods
 from fedchoir.cli.app import app
 from fedchoir.core.settings import Settings
-from fedchoir.experiments.profiles import profile_options, profile_sections
 from fedchoir.methods.base import Method
+from fedchoir.reporting.listings import effective_options
 
 KINDS = (
     ("For different architectures, with a public set", lambda cls: cls.heterogeneous and cls.needs_public),
@@ -28,17 +26,9 @@ KINDS = (
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Leave out of the navigation what is not written yet; put every method into it."""
-    pages = dict.fromkeys(("options.md", "commands.md"), True)
-    folder = Path(config.docs_dir)
-    nav: list[dict[str, Any]] = []
-    for entry in config.nav or []:
-        ((title, target),) = entry.items()
-        if title == "Methods":
-            nav.append({title: ["methods/index.md", *({n: f"methods/{slug(n)}.md"} for n in methods.registry())]})
-        elif target in pages or (folder / target).is_file():
-            nav.append(entry)
-    config.nav = nav
+    """Add every method to the navigation."""
+    pages = ["methods/index.md", *({name: f"methods/{slug(name)}.md"} for name in methods.registry())]
+    config.nav = [{"Methods": pages} if "Methods" in entry else entry for entry in config.nav or []]
     return config
 
 
@@ -70,11 +60,11 @@ def overview() -> str:
         rows[title].append(f"| [`{name}`]({slug(name)}.md) | {cell(cls.title)} | {cell(cls.paper or '–')} |")
     parts = [f"## {title}\n\n| method | what it does | paper |\n|---|---|---|\n" + "\n".join(lines)
              for title, lines in rows.items() if lines]  # fmt: skip
-    lead = (
-        "One file a method, in `src/fedchoir/methods/`. These pages are made from that code: what a round does, what "
-        "crosses the wire, the equations of the losses, and every option.\n\n"
+    introduction = (
+        "Each method is one file in `src/fedchoir/methods/`. These pages are generated from that code: the round, the "
+        "payload, the equations of the losses, and the options.\n\n"
     )
-    return "# Methods\n\n" + lead + "\n\n".join(parts) + "\n"
+    return "# Methods\n\n" + introduction + "\n\n".join(parts) + "\n"
 
 
 def method_page(name: str, cls: type[Method]) -> str:
@@ -91,7 +81,7 @@ def method_page(name: str, cls: type[Method]) -> str:
         text(inspect.getdoc(cls) or ""),
         f"## A round\n\n```python\n{round_source(cls)}\n```",
         loss_sources(cls),
-        wire(cls),
+        payloads(cls),
         equations(cls),
         own_options(name, cls),
     ]
@@ -104,7 +94,7 @@ def source_of(cls: type) -> str:
 
 
 def round_source(cls: type[Method]) -> str:
-    """The code of ``round``, and of those of the family that it goes on with."""
+    """Return the code of ``round``, and of the base class's where it calls that."""
     parts = []
     for base in cls.__mro__:
         if "round" not in vars(base):
@@ -117,7 +107,7 @@ def round_source(cls: type[Method]) -> str:
 
 
 def loss_sources(cls: type[Method]) -> str:
-    """The losses as the method puts them together, where it does so itself."""
+    """Return the code of the losses that the method itself defines."""
     own = [f for name, f in vars(cls).items() if name.endswith("_loss") and inspect.isfunction(f)]
     if not own:
         return ""
@@ -128,22 +118,27 @@ def source(function: Any) -> str:
     return inspect.cleandoc("\n" + inspect.getsource(function))
 
 
-def wire(cls: type[Method]) -> str:
-    """What clients send, as they declare it."""
-    said = {
-        name: function.__sends__
+def payloads(cls: type[Method]) -> str:
+    """Return what clients send, as they declare it; some declarations depend on the options."""
+    steps = [
+        (name, function.__sends__)
         for name, function in inspect.getmembers(cls, inspect.isfunction)
-        if hasattr(function, "__says__") and reachable(cls, name)
-    }
-    rows = [f"| `{name}` | `{key}` | `{shape}` |" for name, told in said.items() for key, shape in told.items()]
+        if hasattr(function, "__sends__") and reachable(cls, name)
+    ]
+    rows = []
+    for name, declared in steps:
+        if callable(declared):
+            rows.append(f"| `{name}` | depends on the options | see `{declared.__name__}` in the source |")
+        else:
+            rows += [f"| `{name}` | `{key}` | `{shape}` |" for key, shape in declared.items()]
     if not rows:
-        return "## What crosses the wire\n\nNothing."
-    head = "## What a client may send\n\nAnything else cannot leave it; shapes, dtypes and finiteness are checked.\n\n"
+        return "## Payload\n\nClients send nothing."
+    head = "## Payload\n\nNothing else can leave a client; names, shapes, dtypes and finite values are checked.\n\n"
     return head + "| step | name | shape |\n|---|---|---|\n" + "\n".join(rows)
 
 
 def reachable(cls: type[Method], name: str) -> bool:
-    """Whether some code of the family mentions the step; bases bring steps that a method may not use."""
+    """Return whether the method or its bases call the step; a base may define steps that a method does not use."""
     code = "".join(inspect.getsource(base) for base in cls.__mro__ if issubclass(base, Method))
     used = len(re.findall(rf"self\.{name}\b", code)) > 0
     averages = {"upload", "download"}
@@ -151,15 +146,15 @@ def reachable(cls: type[Method], name: str) -> bool:
 
 
 def equations(cls: type[Method]) -> str:
-    """The losses that the family's modules import, each with its equation."""
+    """Return the losses that the method's modules import, each with its equation."""
     code = "\n".join(inspect.getsource(m) for base in cls.__mro__ if (m := inspect.getmodule(base)) and
                      m.__name__.startswith("fedchoir.methods."))  # fmt: skip
     names = [n for found in re.findall(r"from fedchoir\.losses import \(?([^)\n]*(?:\n[^)]*)?)", code)
              for n in re.findall(r"\w+", found)]  # fmt: skip
     known = [name for name in dict.fromkeys(names) if name in losses.__all__ and re.search(rf"\b{name}\(", code)]
-    for name in known:  # and those that their equations speak of
-        told = dict.fromkeys(re.findall(r"`(\w+)`", inspect.getdoc(getattr(losses, name)) or ""))
-        known += [other for other in told if other in losses.__all__ and other not in known]
+    for name in known:  # and those that their docstrings refer to
+        named = dict.fromkeys(re.findall(r"`(\w+)`", inspect.getdoc(getattr(losses, name)) or ""))
+        known += [other for other in named if other in losses.__all__ and other not in known]
     if not known:
         return ""
     return "## Equations\n\n" + "\n\n".join(
@@ -168,7 +163,7 @@ def equations(cls: type[Method]) -> str:
 
 
 def equation(function: Any) -> str:
-    """A loss's docstring up to its arguments; its indented formulas are shown as they are."""
+    """Return a loss's docstring up to its arguments; indented formulas become code blocks."""
     doc = inspect.getdoc(function) or ""
     head = re.split(r"\n\s*(?:Args|Returns|Raises):|\n>>>", doc)[0].rstrip()
     lines = [line if line.startswith("    ") else text(line) for line in head.splitlines()]
@@ -179,46 +174,30 @@ def equation(function: Any) -> str:
 
 
 def own_options(name: str, cls: type[Method]) -> str:
-    shared = Settings.model_fields
-    own = {k: f for k, f in cls.Params.model_fields.items() if k not in shared}
-    changed = {k: f for k, f in cls.Params.model_fields.items() if k in shared and f.default != shared[k].default}
-    profiles = {profile: profile_options(cls, profile) for profile in ("paper", "official")}
-    others = {k: cls.Params.model_fields[k] for p in profiles.values() for k in p if k not in own and k not in changed}
-    parts = [f"## Options\n\n`--set key=value`, beside the [options of all methods](../options.md); `fedchoir list "
-             f"--options {name}` shows them too."]  # fmt: skip
-    fields = own | changed | others
-    if fields:
-        rows = [
-            f"| `{key}` | {shown(field)} | {' | '.join(code(p[key]) if key in p else '' for p in profiles.values())} | "
-            f"{cell(field.description or '')} |"
-            for key, field in fields.items()
-        ]
-        parts.append("| option | default | paper | official | meaning |\n|---|---|---|---|---|\n" + "\n".join(rows))
-    scenarios = dict(scenario_profiles(cls))
-    for title, values in scenarios.items():
-        parts.append(f"Profile {title}: {', '.join(f'`{k}={v}`' for k, v in values.items())}.")
-    return "\n\n".join(parts)
-
-
-def scenario_profiles(cls: type[Method]) -> Iterator[tuple[str, dict[str, Any]]]:
-    for key in dict.fromkeys(key for key, _ in profile_sections(cls) if ":" in key):
-        profile, _, scenarios = key.partition(":")
-        for scenario in scenarios.split(","):
-            general = profile_options(cls, profile)
-            own = {k: v for k, v in profile_options(cls, profile, scenario).items() if general.get(k) != v}
-            yield f"`{profile}` on `{scenario}`", own
+    """Return the options that the method adds or whose values differ from the defaults, for every profile."""
+    fields, shared = cls.Params.model_fields, Settings.model_fields
+    values = {profile: effective_options(name, "digits", profile) for profile in ("fixed", "paper", "official")}
+    own = [key for key in fields if key not in shared]
+    changed = [key for key in shared if any(each[key] != shared[key].default for each in values.values())]
+    head = (
+        "## Options\n\nThe values that a run on the scenario `digits` uses under each profile; `--set option=value` "
+        f"changes one. `fedchoir list --options {name} --scenario S` shows those of other scenarios. All other options "
+        "have the [defaults of all methods](../options.md).\n\n"
+        "| option | fixed | paper | official | meaning |\n|---|---|---|---|---|\n"
+    )
+    rows = [[f"`{key}`", *(shown(each[key]) for each in values.values()), cell(fields[key].description or "")]
+            for key in (*own, *changed)]  # fmt: skip
+    return head + "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def options_page() -> str:
-    rows = [f"| `{k}` | {shown(f)} | {cell(f.description or '')} |" for k, f in Settings.model_fields.items()]
-    lead = "Every method understands these, by `--set key=value` or under `[settings]` in a TOML file. Scenarios and profiles change some defaults; `experiment.toml` and `result.json` of a run hold what was used.\n\n"  # noqa: E501
-    return (
-        "# Options of all methods\n\n"
-        + lead
-        + "| option | default | meaning |\n|---|---|---|\n"
-        + "\n".join(rows)
-        + "\n"
+    rows = [f"| `{k}` | {shown(f.default)} | {cell(f.description or '')} |" for k, f in Settings.model_fields.items()]
+    head = (
+        "# Options of all methods\n\nEvery method has these options; set them with `--set option=value` or under "
+        "`[settings]` in a TOML file. Scenarios, methods and profiles change some defaults: `fedchoir list --options "
+        "METHOD --scenario S --profile P` shows the values of a run, and its `result.json` stores them.\n\n"
     )
+    return head + "| option | default | meaning |\n|---|---|---|\n" + "\n".join(rows) + "\n"
 
 
 def commands_page() -> str:
@@ -248,9 +227,9 @@ def command_parts(group: Any, path: str) -> Iterator[str]:
 # -- text --------------------------------------------------------------------------------------------------------------
 
 
-def shown(field: FieldInfo) -> str:
-    """A default, or ``required``; nothing for None, where the description says what happens."""
-    return "" if field.default is None else code(field.default)
+def shown(value: Any) -> str:
+    """Return a value as code; nothing for None, which the description explains."""
+    return "" if value is None else code(value)
 
 
 def code(value: Any) -> str:

@@ -1,180 +1,132 @@
-"""Numbers in the prose of a results page: ``{{inter|choir|fccl+}}`` is found in the kept runs, not typed.
+"""Numbers in the text of the results pages, computed from the stored runs by Jinja2 expressions.
 
-    {{what|rows|less|how}}
+    FCCL+ reaches {{ inter("fccl+") }} %, {{ (inter("fccl+") - inter("fccl")) | interval }} points more than FCCL.
 
-what   ``intra`` or ``inter``, the average over clients; a client's name, its accuracy at home; ``mnist>svhn``, what the
-       client mnist has on the test images of svhn; ``mnist>*``, its mean on those of all others. Of the last three
-       evaluated rounds as everywhere, or ``@20``: of round 20; ``@best``: of the best evaluated round of each run;
-       ``@fall``: from that to the last three. ``loss:mnist@20`` is the client's private loss in round 20, ``@20+`` the
-       greatest from there on, ``@least`` the least of all rounds.
-rows   the label of a row, of several with a semicolon between, or ``*`` for all; ``solo [resnet18]`` where there are
-       several of that name: the one in whose table's heading it stands. ``fccl+ (paper)`` is what the paper prints;
-       ``digits-lite/solo`` is a row of another section.
-less   a row that is taken off, seed by seed.
-how    ``seeds``: the least and the greatest of the seeds instead of their mean; ``sd``: their standard deviation;
-       ``most``, ``least``: one end alone, rounded away from the others; ``spread``: how far the ends are apart;
-       ``signed``: with a plus where there is no minus; ``0`` or ``2``: so many decimals instead of one.
-
-``less`` and ``how`` may be left out, and there may be several of ``how``.
-Several numbers are shown by the least and the greatest, as "1.2 to 3.4", unless they are the same.
+``intra(row)`` and ``inter(row)`` are arrays with one accuracy per seed, shown as their mean. ``client=`` takes one
+client instead of the average, ``round=`` one round instead of the last three, ``paper=true`` the published number.
+A row is named by its label, in another section with the section's name before it: ``digits/fccl+``. Filters:
+``signed``, ``interval`` (95 %, Student's t over seeds), ``digits(n)``. ``verdict(a, b, …)`` says whether all
+differences are above zero.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from math import ceil, floor
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
-from fedchoir.core.result import Result, read_events
-from fedchoir.reporting.run_groups import Row, evaluated, extra, find_results, rows
+import numpy as np
+from jinja2 import Environment, StrictUndefined, TemplateError
+from scipy import stats
+
+from fedchoir.core.result import Result
+from fedchoir.reporting.run_groups import Row, rows
+from fedchoir.reporting.store import evaluated, find_results
 from fedchoir.utils.errors import UsageError
 
-HOW = re.compile(r"seeds|sd|most|least|spread|signed|\d")
-SUMMARY = "summary.md"
-MINUS = "\u2212"
-LOSS = "loss:"
 
-Of = dict[int, float]
-"""A number for each seed."""
-
-
-class Sections:
-    """The rows of all sections, by the name of their folder; each is read once."""
+class Numbers:
+    """Evaluates the expressions of a text with the rows below ``root``; each section is read once."""
 
     def __init__(self, root: Path) -> None:
-        self._root = root
-        self._known: dict[str, list[Row]] = {}
+        self.root = root
+        self._rows: dict[str, list[Row]] = {}
+        self._environment = Environment(
+            undefined=StrictUndefined, trim_blocks=True, finalize=lambda v: v if isinstance(v, str) else digits(v)
+        )
+        self._environment.filters |= {"digits": digits, "signed": signed, "interval": interval}
+        self._environment.globals |= {"verdict": verdict}
 
-    def rows(self, section: str) -> list[Row]:
-        if section not in self._known:
-            self._known[section] = rows(find_results([self._root / section / "runs"]))
-        return self._known[section]
+    def render(self, text: str, within: str = "", **functions: Callable[..., str]) -> str:
+        """Evaluate a text; labels without a section are those of the section ``within``."""
+        functions |= {"intra": partial(self.get, "intra", within), "inter": partial(self.get, "inter", within)}
+        try:
+            return self._environment.from_string(text).render(functions)
+        except (TemplateError, LookupError, ValueError) as error:
+            raise UsageError(f"{within or 'results page'}: {error}") from None
+
+    def get(
+        self, metric: str, section: str, name: str, client: str = "", round: int | None = None, paper: bool = False
+    ) -> Any:
+        """Return an accuracy of every seed, or the published one; see above."""
+        row = self.row(section, name)
+        if not paper:
+            return np.array(
+                [_accuracy(run, metric, client, round) for run in sorted(row.results, key=lambda r: r.seed)]
+            )
+        if (number := row.published.printed.get(metric)) is None:
+            raise UsageError(f"no paper prints {metric} for {row.label}")
+        return number.clients[_position(row.results[0], client)] if client else number.value
 
     def row(self, section: str, name: str) -> Row:
-        label, _, setting = name.removesuffix("]").partition(" [")
-        found = [row for row in self.rows(section) if row.label == label and setting in row.group]
+        """Return the row with this label."""
+        first, slash, label = name.partition("/")
+        if slash and (self.root / first).is_dir():
+            section, name = first, label
+        found = [row for row in self.rows(section) if row.label == name]
         if len(found) != 1:
             known = ", ".join(row.label for row in self.rows(section))
-            raise UsageError(f"{len(found) or 'no'} rows are called {name!r} in {section}, which has {known}")
+            raise UsageError(f"{len(found) or 'no'} rows are called {name!r} in {section}; there are {known}")
         return found[0]
 
-
-def fill(text: str, sections: Sections, section: str = "") -> str:
-    """A reading with its numbers in place; outside of a section every row is asked for with its own."""
-
-    def number(found: re.Match[str]) -> str:
-        try:
-            return _number(found[1], sections, section)
-        except (UsageError, ValueError, KeyError) as error:
-            source = f"{section}/about.toml" if section else SUMMARY
-            raise UsageError(f"{source}: {{{{{found[1]}}}}}: {error}") from None
-
-    return re.sub(r"\{\{(.+?)\}\}", number, text)
+    def rows(self, section: str) -> list[Row]:
+        if section not in self._rows:
+            self._rows[section] = rows(find_results([self.root / section]))
+        return self._rows[section]
 
 
-def _number(wish: str, sections: Sections, section: str) -> str:
-    parts = [part.strip() for part in wish.split("|")]
-    if len(parts) < 2:
-        raise UsageError("wanted: what|rows, and less|how where needed")
-    what, names, *rest = parts
-    how = {part for part in rest if HOW.fullmatch(part)}
-    less = [part for part in rest if part not in how]
-    if len(less) > 1:
-        raise UsageError(f"{', '.join(less)} are two rows to take off; wanted one at most")
-    labels = [row.label for row in sections.rows(section)] if names == "*" else re.split(r"\s*;\s*", names)
-    values: list[float] = []
-    for label in labels:
-        seeds = _minus(_values(what, label, sections, section), *(_values(what, n, sections, section) for n in less))
-        values += seeds if "seeds" in how else [stdev(seeds) if "sd" in how else mean(seeds)]
-    decimals = next((int(part) for part in how if part.isdigit()), 1)
-    unit = 10.0**-decimals
-    if "most" in how:
-        values = [ceil(max(values) / unit) * unit]
-    elif "least" in how:
-        values = [floor(min(values) / unit) * unit]
-    elif "spread" in how:
-        values = [max(values) - min(values)]
-    shown = [_text(value, decimals, "signed" in how) for value in (min(values), max(values))]
-    return shown[0] if shown[0] == shown[1] else f"{shown[0]} to {shown[1]}"
-
-
-def _text(value: float, decimals: int, signed: bool) -> str:
-    shown = round(value, decimals) + 0.0  # no minus before a zero
-    return f"{shown:{'+' if signed else ''}.{decimals}f}".replace("-", MINUS)
-
-
-def _minus(one: Of | float, two: Of | float = 0.0) -> list[float]:
-    if isinstance(one, float):
-        return [one - two] if isinstance(two, float) else [one - value for value in two.values()]
-    if isinstance(two, float):
-        return [value - two for value in one.values()]
-    if one.keys() != two.keys():
-        raise UsageError(f"one row has the seeds {sorted(one)}, the other {sorted(two)}")
-    return [value - two[seed] for seed, value in one.items()]
-
-
-def _values(what: str, name: str, sections: Sections, section: str) -> Of | float:
-    elsewhere, _, label = name.rpartition("/")
-    label, of_paper = label.removesuffix(" (paper)"), label.endswith(" (paper)")
-    row = sections.row(elsewhere or section, label)
-    metric, _, when = what.partition("@")
-    if of_paper:
-        return _printed(metric, row)
-    return {result.seed: _at(result, metric, when) for result in row.results}
-
-
-def _printed(what: str, row: Row) -> float:
-    """A client's number, at home or on all others, is that of its place among the columns."""
-    client, _, test = what.partition(">")
-    if test not in ("", "*"):
-        raise UsageError(f"papers print no {what}")
-    metric = what if what in ("intra", "inter") else "inter" if test else "intra"
-    if (number := row.published.printed.get(metric)) is None:
-        raise UsageError(f"no paper prints {metric} of {row.label}")
-    if what == metric:
-        return number.value
-    return number.clients[[told["name"] for told in row.results[0].clients].index(client)]
-
-
-def _at(result: Result, metric: str, when: str) -> float:
-    """The number of one run: of its end, of a round, or over its rounds."""
-    if not when and metric.startswith(LOSS):
-        raise UsageError(f"{metric}: say of which round, as in {metric}@20")
-    if not when:
-        return _read(result, metric, result.model_dump(include={"accuracy", "intra_avg", "inter_avg"}))
-    course = _course(result, metric)
-    if when == "fall":
-        return max(course.values()) - _at(result, metric, "")
-    if when in ("best", "least"):
-        return (max if when == "best" else min)(course.values())
-    if when.endswith("+"):
-        return max(value for number, value in course.items() if number >= int(when[:-1]))
-    if int(when) not in course:
-        raise UsageError(f"no accuracy of round {when} is kept; there are {', '.join(map(str, course))}")
-    return course[int(when)]
-
-
-def _course(result: Result, metric: str) -> dict[int, float]:
-    """By the number of the round, from 1."""
-    if metric.startswith(LOSS):
-        client = metric.removeprefix(LOSS)
-        events = read_events(Path(str(extra(result, "folder"))) / "events.jsonl")
-        return {e["round"] + 1: e["losses"][client]["local_loss"] for e in events if e["round"] >= 0}
-    return {event["round"] + 1: _read(result, metric, event) for event in evaluated(result)}
-
-
-def _read(result: Result, metric: str, scores: Mapping[str, Any]) -> float:
-    """One number of a result, or of the event of a round."""
-    if metric in ("intra", "inter"):
+def _accuracy(run: Result, metric: str, client: str, round: int | None) -> float:
+    scores = run.model_dump(include={"accuracy", "intra_avg", "inter_avg"})
+    if round is not None:
+        scores = {event["round"] + 1: event for event in evaluated(run)}[round]
+    if not client:
         return float(scores[f"{metric}_avg"])
-    client, _, test = metric.partition(">")
-    names = [told["name"] for told in result.clients]
-    if client not in names:
-        raise UsageError(f"there is no client {client!r}; there are {', '.join(names)}")
-    row, home = scores["accuracy"][names.index(client)], test or client
-    if test == "*":
-        return mean(value for name, value in zip(result.tests, row, strict=True) if name != client)
-    return float(row[result.tests.index(home)] if home in result.tests else mean(row))
+    row, own = scores["accuracy"][_position(run, client)], run.tests.index(client)
+    return float(row[own]) if metric == "intra" else mean(row[:own] + row[own + 1 :])
+
+
+def _position(run: Result, client: str) -> int:
+    return [known["name"] for known in run.clients].index(client)
+
+
+def digits(value: Any, count: int = 1, sign: str = "-") -> str:
+    """Write the mean with so many decimals and a typographic minus, never as minus zero.
+
+    >>> digits(np.array([1.0, 2.5])), digits(-0.04), digits(-2.5, 2)
+    ('1.8', '0.0', '−2.50')
+    """
+    return f"{round(float(np.mean(value)), count) + 0.0:{sign}.{count}f}".replace("-", "−")
+
+
+def signed(value: Any) -> str:
+    return digits(value, sign="+")
+
+
+def bounds(values: Any) -> tuple[float, float]:
+    """Return the 95 % interval of the mean (Student's t)."""
+    half = stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)
+    return float(np.mean(values) - half), float(np.mean(values) + half)
+
+
+def interval(values: Any) -> str:
+    """Write a difference with its interval.
+
+    >>> interval(np.array([1.0, 2.0, 3.0]))
+    '+2.0 (−0.5 to +4.5)'
+    """
+    low, high = bounds(values)
+    return f"{signed(values)} ({signed(low)} to {signed(high)})"
+
+
+def verdict(*differences: Any) -> str:
+    """Return what the intervals say about the claim that every difference is above zero.
+
+    >>> verdict(np.array([1.0, 1.1, 1.2])), verdict(np.array([-1.0, 1.1, 1.2]))
+    ('**holds**', 'cannot be told')
+    """
+    found = [bounds(difference) for difference in differences]
+    if all(low > 0 for low, _ in found):
+        return "**holds**"
+    return "**does not hold**" if any(high < 0 for _, high in found) else "cannot be told"

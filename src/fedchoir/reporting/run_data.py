@@ -1,4 +1,4 @@
-"""Runs as data for the pages: everything in a folder, finished or not, as plain JSON values."""
+"""Runs as JSON values for the report and the live page, finished or not."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+import tomli_w
 from pydantic import BaseModel, ValidationError
 
 from fedchoir.core.federation_spec import ClientInfo, FederationSpec
 from fedchoir.core.result import Event, Result, read_events, summarise
-from fedchoir.reporting.store import find_results
+from fedchoir.reporting.store import STORE, events_of, extra, find_results, stored_results
 from fedchoir.utils.errors import QuorumError, UsageError
 
 MATRIX_CELLS = 1_500_000
@@ -23,52 +24,69 @@ MATRIX_CELLS = 1_500_000
 
 @dataclass(frozen=True)
 class Run:
-    """One run as its folder tells it. ``result`` is what it came to, or has come to so far."""
+    """One run: its result (so far, if it is not finished) and its rounds.
+
+    ``own_tests`` holds the column of each client's own test set; None where it has none (label skew). ``rows`` are the
+    rows of an event's accuracy matrix that belong to the clients of the result.
+    """
 
     folder: Path
     result: Result
     events: tuple[Event, ...] = field(repr=False)
     planned: int
     own_tests: tuple[int | None, ...]
-    """The column of each client's own test set."""
     rows: tuple[int, ...]
-    """The rows of an event's accuracy matrix that belong to the clients of the result."""
     finished: bool
     toml: str = field(default="", repr=False)
 
 
-def is_run(folder: Path) -> bool:
-    return (folder / "events.jsonl").is_file() or (folder / "result.json").is_file()
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def read_runs(paths: Sequence[Path]) -> list[Run]:
+    """Return every run below the paths, each once: of run folders, and of stores (``runs.jsonl``)."""
+    found = [run for run in map(read_run, find_runs(paths)) if run is not None]
+    for path in paths:
+        for store in [path] if path.suffix == ".jsonl" else sorted(path.rglob(STORE)):
+            found += [stored_run(result) for result in stored_results(store)]
+    return found
 
 
 def find_runs(paths: Sequence[Path]) -> list[Path]:
-    """The run folders among the paths and below them, in order, each once."""
+    """Return the run folders among the paths and below them, in order, each once."""
     found: list[Path] = []
     for path in paths:
         if not path.exists():
-            raise UsageError(f"there is no {path}")
-        folder = path.parent if path.is_file() else path
-        below = (file.parent for name in ("events.jsonl", "result.json") for file in folder.rglob(name))
-        found += [folder] if is_run(folder) else sorted(set(below))
+            raise UsageError(f"{path} does not exist")
+        folder = path.parent if path.is_file() and path.suffix != ".jsonl" else path
+        files = [file for name in ("events.jsonl", "result.json") for file in folder.rglob(name)]
+        folders = {file.parent for file in files}
+        found += [folder] if folder in folders else sorted(folders)
     return list(dict.fromkeys(found))
 
 
 def read_run(folder: Path) -> Run | None:
-    """The run in a folder; None where nothing can be told yet (no evaluated round, or unreadable files)."""
-    events = read_valid_events(folder / "events.jsonl")
-    task = read_json(folder / "task.json")
-    told = read_json(folder / "result.json")
-    toml = _text(folder / "experiment.toml")
+    """Return the run in a folder; None before its first evaluated round, or if its files are damaged."""
+    events, task = read_valid_events(folder / "events.jsonl"), read_json(folder / "task.json")
+    finished = bool(read_json(folder / "result.json"))
     try:
-        result = find_results([folder / "result.json"])[0] if told else unfinished(task, events)
+        result = find_results([folder / "result.json"])[0] if finished else unfinished(task, events)
         if result is None:
             return None
-        planned = result.rounds if told else int(task.get("rounds", 0)) or len(events)
+        planned = result.rounds if finished else int(task.get("rounds", 0)) or len(events)
         names = [client["name"] for client in task.get("clients", result.clients)]
         rows = tuple(names.index(client["name"]) for client in result.clients)
-        return Run(folder, result, tuple(events), planned, own_tests(result, task), rows, bool(told), toml)
+        toml = _text(folder / "experiment.toml")
+        return Run(folder, result, tuple(events), planned, own_tests(result, task), rows, finished, toml)
     except (ValueError, TypeError, LookupError, AttributeError, QuorumError):  # damaged files
         return None
+
+
+def stored_run(result: Result) -> Run:
+    """Return a run of a store."""
+    toml = tomli_w.dumps(extra(result, "experiment") or {})
+    folder, events, rows = Path(extra(result, "folder")), tuple(events_of(result)), tuple(range(len(result.clients)))
+    return Run(folder, result, events, result.rounds, own_tests(result, {}), rows, True, toml)
 
 
 class _Event(BaseModel):
@@ -103,44 +121,61 @@ def _is_valid(event: Any) -> bool:
     return True
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file; empty if the file is missing or damaged."""
+    try:
+        content = json.loads(_text(path) or "{}")
+    except json.JSONDecodeError:
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
 def unfinished(task: dict[str, Any], events: Sequence[Event]) -> Result | None:
-    """The result of the rounds that a running experiment has finished; None before the first evaluated round."""
+    """Return the result of the rounds so far, from ``task.json`` and the events; None before an evaluation."""
     if not any(event.get("accuracy") for event in events) or "method" not in task:
         return None
-    clients = [
-        ClientInfo(c["name"], c["model"], c["train"], c["test"], c.get("domain", c.get("home", c["name"])))
-        for c in task["clients"]
-    ]
-    spec = FederationSpec(tuple(task["classes"]), tuple(clients), task["rounds"], task["seed"])
+    clients = tuple(ClientInfo(**client) for client in task["clients"])
+    spec = FederationSpec(tuple(task["classes"]), clients, task["rounds"], task["seed"])
     known = ("method", "profile", "scenario", "public", "seed", "settings", "precision")
     facts = {key: task[key] for key in known} | {"notes": ["this run is not finished"], "device": ""}
     return summarise(spec, task["tests"], events, facts)
 
 
 def own_tests(result: Result, task: dict[str, Any]) -> tuple[int | None, ...]:
-    """The column of each client's own test set; None where there is no such column (label skew)."""
+    """Return the column of each client's own test set, by its domain's name or, without one, by its own."""
     if len(result.tests) < 2:
         return (None,) * len(result.clients)
-    domains = {c.get("name"): c.get("domain", c.get("home")) for c in task.get("clients", []) if isinstance(c, dict)}
+    domains = {client["name"]: client.get("domain") for client in task.get("clients", [])}
     columns: list[int | None] = []
-    for number, client in enumerate(result.clients):
+    for position, client in enumerate(result.clients):
         domain = domains.get(client["name"]) or client["name"]
-        if domain in result.tests:
-            columns.append(result.tests.index(domain))
-        else:
-            columns.append(number if len(result.tests) == len(result.clients) else None)
+        by_position = position if len(result.tests) == len(result.clients) else None
+        columns.append(result.tests.index(domain) if domain in result.tests else by_position)
     return tuple(columns)
 
 
+# -- JSON values -------------------------------------------------------------------------------------------------------
+
+
 def run_data(run: Run, name: str, *, matrices: int) -> dict[str, Any]:
-    """One run as JSON values for the page; ``matrices`` bounds how many rounds keep their accuracy matrix."""
+    """Return a run as JSON values; at most ``matrices`` of its rounds keep their accuracy matrix."""
     result, events = run.result, run.events
     kept = set(thin([i for i, event in enumerate(events) if event.get("accuracy")], matrices))
     names = [client["name"] for client in result.clients]
+    left_out = [(event["round"] + 1, out) for event in events for out in event.get("left_out", [])]
     return {
-        "name": name, "method": result.method, "profile": result.profile, "scenario": result.scenario,
-        "public": result.public, "seed": result.seed, "finished": run.finished, "planned": run.planned,
-        "clients": result.clients, "tests": result.tests, "own_tests": run.own_tests,
+        "name": name, "finished": run.finished, "planned": run.planned, "own_tests": run.own_tests, "toml": run.toml,
+        **result.model_dump(include={
+            "method", "profile", "scenario", "public", "seed", "clients", "tests", "settings", "notes", "versions",
+            "device", "precision",
+        }),
         "rounds": [event["round"] + 1 for event in events],
         "intra": [tidy(event.get("intra_avg"), 6) for event in events],
         "inter": [tidy(event.get("inter_avg"), 6) for event in events],
@@ -149,16 +184,16 @@ def run_data(run: Run, name: str, *, matrices: int) -> dict[str, Any]:
         "losses": losses(names, events),
         **{key: [int(event.get(key, 0)) for event in events] for key in ("bytes_up", "bytes_down", "messages")},
         "seconds": phases(events),
-        "left_out": [{**_words(out), "round": event["round"] + 1}
-                     for event in events for out in event.get("left_out", [])],
-        "settings": result.settings, "notes": result.notes, "versions": result.versions, "device": result.device,
-        "precision": result.precision, "toml": run.toml,
+        "left_out": [
+            {"round": number, **{key: str(out.get(key, "")) for key in ("client", "exchange", "why")}}
+            for number, out in left_out
+        ],
     }  # fmt: skip
 
 
 def losses(names: Sequence[str], events: Sequence[Event]) -> dict[str, list[list[float | None]]]:
-    """Phase → client → loss of each round."""
-    keys = dict.fromkeys(key for event in events for told in event.get("losses", {}).values() for key in told)
+    """Return phase → client → loss of each round."""
+    keys = dict.fromkeys(key for event in events for values in event.get("losses", {}).values() for key in values)
     return {
         key.removesuffix("_loss"): [
             [tidy(event.get("losses", {}).get(name, {}).get(key)) for event in events] for name in names
@@ -168,23 +203,22 @@ def losses(names: Sequence[str], events: Sequence[Event]) -> dict[str, list[list
 
 
 def phases(events: Sequence[Event]) -> dict[str, list[float]]:
-    """Phase → seconds of each round; what no phase counts is ``other``."""
-    keys = dict.fromkeys(key for event in events for key in event.get("seconds", {}) if key != "total")
-    rows = [event.get("seconds", {}) for event in events]
-    told = {key: [tidy(row.get(key)) or 0.0 for row in rows] for key in keys}
-    spent = [sum(row.get(key) or 0.0 for key in keys) for row in rows]
-    told["other"] = [tidy(max(0.0, row.get("total", 0.0) - s)) or 0.0 for row, s in zip(rows, spent, strict=True)]
-    return told
+    """Return phase → seconds of each round; time outside all phases is ``other``."""
+    rounds = [event.get("seconds", {}) for event in events]
+    keys = dict.fromkeys(key for seconds in rounds for key in seconds if key != "total")
+    made = {key: [tidy(seconds.get(key)) or 0.0 for seconds in rounds] for key in keys}
+    rest = [seconds.get("total", 0.0) - sum(seconds.get(key) or 0.0 for key in keys) for seconds in rounds]
+    return made | {"other": [tidy(max(0.0, value)) or 0.0 for value in rest]}
 
 
 def matrices_each(runs: Sequence[Run]) -> int:
-    """How many rounds of each run may keep their matrix, so that the page stays small."""
+    """Return how many rounds of each run may keep their accuracy matrix, so that the page stays small."""
     cells = sum(len(run.result.accuracy) * len(run.result.tests) for run in runs)
     return max(10, MATRIX_CELLS // max(1, cells))
 
 
 def thin(places: Sequence[int], count: int) -> list[int]:
-    """At most ``count`` of the places, evenly, with the first and the last.
+    """Return at most ``count`` of the places, evenly spaced, with the first and the last.
 
     >>> thin(range(10), 4), thin([1, 2], 5)
     ([0, 3, 6, 9], [1, 2])
@@ -195,7 +229,7 @@ def thin(places: Sequence[int], count: int) -> list[int]:
 
 
 def tidy(value: Any, digits: int = 4) -> float | None:
-    """A finite number with few digits, or None: JSON knows no NaN.
+    """Return a finite number with few digits, or None: JSON has no NaN.
 
     >>> tidy(0.123456), tidy(float("nan")), tidy(None), tidy("x")
     (0.1235, None, None, None)
@@ -209,23 +243,3 @@ def _matrix(accuracy: Sequence[Sequence[float] | None], run: Run) -> list[list[f
     """The accuracies of one round; a client that missed the evaluation has a row of None."""
     rows = [accuracy[k] or [None] * len(run.result.tests) for k in run.rows]
     return [[None if tidy(value) is None else round(value, 2) for value in row] for row in rows]  # type: ignore[arg-type]
-
-
-def _words(out: Any) -> dict[str, str]:
-    told = out if isinstance(out, dict) else {}
-    return {key: str(told.get(key, "")) for key in ("client", "exchange", "why")}
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    try:
-        told = json.loads(_text(path) or "{}")
-    except json.JSONDecodeError:
-        return {}
-    return told if isinstance(told, dict) else {}
