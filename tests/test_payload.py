@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -105,29 +103,6 @@ def test_bytes_round_trip(shape: list[int], dtype: torch.dtype, value: float) ->
 def test_bytes_that_are_no_payload_are_refused(raw: bytes) -> None:
     with pytest.raises(PayloadError, match="not a payload"):
         Payload.from_bytes(raw)
-
-
-class Bomb:
-    """Creates a file when it is unpickled."""
-
-    def __init__(self, proof: Path) -> None:
-        self.proof = proof
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (Path.touch, (self.proof,))
-
-
-def test_a_pickle_is_not_run(tmp_path: Path) -> None:
-    bomb = pickle.dumps(Bomb(tmp_path / "proof"))
-    with pytest.raises(PayloadError):
-        Payload.from_bytes(bomb)
-    path = tmp_path / "state.safetensors"
-    path.write_bytes(bomb)
-    with pytest.raises(UsageError, match="not a readable safetensors file"):
-        load_tensors(path)
-    assert not (tmp_path / "proof").exists()
-    pickle.loads(bomb)  # noqa: S301 - to show that unpickling would have run it
-    assert (tmp_path / "proof").exists()
 
 
 def test_bytes_are_the_papers_cost_model() -> None:

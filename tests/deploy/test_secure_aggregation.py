@@ -1,0 +1,153 @@
+"""Secure sums between sites: the same numbers as in a simulation, sites that come and go, early refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tomli_w
+import torch
+from tests import helpers
+from tests.deploy.in_process import InProcessTransport, run_on_sites, stop_before
+from tests.helpers import Stop, assert_uniform, events
+
+from fedchoir import Experiment, run
+from fedchoir.deploy.config import read_federation
+from fedchoir.engines.messages import Envelope
+from fedchoir.privacy.secure_aggregation.client import MASKED
+from fedchoir.utils.errors import UsageError
+
+numbers = partial(helpers.numbers, only=("round", "accuracy", "losses", "measures", "left_out"))
+SECURE = {"secure": True, "settings": {"sync": "epoch"}}
+
+
+@pytest.mark.parametrize(("name", "secure"), [("fccl+", True), ("fedavg", "strict"), ("fedproc", True)])
+def test_sites_send_masked_payloads_and_the_numbers_are_those_of_a_simulation(
+    name: str, secure: bool | str, small: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    """Sums are integers, so both engines agree to the last bit, whatever the masks."""
+    changes = {"rounds": 2, "secure": secure, "settings": {"sync": "epoch"}}
+    local, flower = small(name, "local", **changes), small(name, "flower", **changes)
+    run(local)
+    replies: list[Envelope] = []
+
+    def record(transport: InProcessTransport) -> None:
+        deliver = transport.deliver
+
+        def recorded(envelopes: Mapping[int, Envelope], within: float = 0.0) -> Iterator[tuple[int, Envelope | str]]:
+            for k, reply in deliver(envelopes):
+                assert isinstance(reply, Envelope)
+                replies.append(reply)
+                yield k, reply
+
+        transport.deliver = recorded  # type: ignore[method-assign]
+
+    result, transport = run_on_sites(flower, tmp_path / "sites", change=record)
+    assert numbers(local) == numbers(flower)
+    assert result.messages == len(transport.sent)
+    if name == "fccl+":
+        # one per client and round, one for the end of the last round, and two at the start for the keys
+        assert len(transport.sent) == 2 * 3 + 3 + 2 * 3
+    payloads = [reply.get(number) for reply in replies for number in reply.header.get("payloads", [])]
+    assert payloads
+    assert all(set(payload) == {MASKED} and not payload.scalars for payload in payloads)
+    assert_uniform(torch.cat([payload[MASKED] for payload in payloads]).numpy().view(np.uint32))
+
+
+def key_requests(transport: InProcessTransport) -> list[tuple[int, str]]:
+    return [(h["client"], h["key_request"]["kind"]) for h in transport.sent if "key_request" in h]
+
+
+def test_a_site_that_failed_once_is_asked_for_its_keys_again(small: Callable[..., Experiment], tmp_path: Path) -> None:
+    experiment = small("fccl+", rounds=4, **SECURE)
+
+    def break_round_1(transport: InProcessTransport) -> None:
+        def fail(client: int, header: dict[str, Any]) -> str:
+            rounds = [item["round"] for item in header.get("work", [])]
+            return "the scanner is on fire" if client == 1 and rounds and max(rounds) == 1 else ""
+
+        transport.fail = fail
+
+    _, transport = run_on_sites(experiment, tmp_path / "sites", change=break_round_1)
+    reasons = [[out["why"] for out in event["left_out"]] for event in events(experiment)]
+    assert reasons == [[], ["the scanner is on fire"], [], []]
+    requests = key_requests(transport)
+    assert sorted(requests[6:8]) == [(0, "unmasking_shares"), (2, "unmasking_shares")]
+    assert requests[8] == (1, "encryption_key")  # it may have lost its keys
+
+
+def test_a_site_that_joins_late_makes_everyone_share_keys_again(
+    small: Callable[..., Experiment], shapes: Path, tmp_path: Path
+) -> None:
+    """Three of four sites are enough to begin; afterwards the keys are shared among four."""
+    folder = tmp_path / "four"
+    folder.mkdir()
+    for name, source in (("a", "red"), ("b", "green"), ("c", "white"), ("d", "red")):
+        (folder / f"{name}.npz").write_bytes((shapes / f"{source}.npz").read_bytes())
+    experiment = small("fedmd", rounds=3, scenario=str(folder), **SECURE)
+    latest = 0
+
+    def disconnect(transport: InProcessTransport) -> None:
+        def fail(client: int, header: dict[str, Any]) -> str:
+            nonlocal latest
+            latest = max([latest, *(item["round"] for item in header.get("work", []))])
+            return "not connected" if client == 3 and latest < 1 else ""
+
+        transport.fail = fail
+
+    _, transport = run_on_sites(experiment, tmp_path / "sites", change=disconnect)
+    left_out = [{out["client"]: out["why"] for out in event["left_out"]} for event in events(experiment)]
+    assert left_out == [{"d": "not connected"}, {"d": "not connected"}, {}]
+    assert sorted(client for client, kind in key_requests(transport) if kind == "key_shares") == [0, 0, 1, 1, 2, 2, 3]
+
+
+@pytest.mark.parametrize("message", [9, 13, 15])
+def test_a_stopped_server_resumes_to_the_same_numbers(
+    message: int, small: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    straight, stopped = small("fccl+", "straight", **SECURE), small("fccl+", "stopped", **SECURE)
+    run(straight)
+    with pytest.raises(Stop):
+        run_on_sites(stopped, tmp_path / "sites", change=stop_before(message))
+    run_on_sites(stopped, tmp_path / "sites", resume=True)
+    assert numbers(stopped) == numbers(straight)
+
+
+def test_sites_that_require_secure_aggregation_take_part_in_it(
+    small: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    def require(transport: InProcessTransport) -> None:
+        for worker in transport.workers:
+            worker.secure = True
+
+    result, _ = run_on_sites(small("fedmd", rounds=1, **SECURE), tmp_path / "sites", change=require)
+    assert result.rounds == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"method": "fedmatch"}, "fedmatch: it compares"),
+        ({"settings": {"robust": "median"}}, "fedmd: robust = 'median' compares"),
+        ({"settings": {"fraction": 0.5}}, "fedmd: fraction = 0.5"),
+        ({"sites": 2}, "fedmd: 2 clients are too few"),
+        ({"settings": {"centralized": True}}, "centralized is not possible in a federation"),
+        ({"settings": {"private": [10]}}, "private is not possible in a federation"),
+        ({"secure": "yes please"}, "secure = 'yes please'"),
+    ],
+)
+def test_an_impossible_federation_is_refused_before_any_site_connects(
+    changes: dict[str, Any], why: str, tmp_path: Path
+) -> None:
+    changes = dict(changes)
+    sites = [{"name": n, "key": f"{n}.pub"} for n in "abc"[: changes.pop("sites", 3)]]
+    path = tmp_path / "federation.toml"
+    path.write_text(tomli_w.dumps({"method": "fedmd", "public": "photos", "secure": True, "sites": sites, **changes}))
+    with pytest.raises(UsageError) as error:
+        read_federation(path).plan()
+    assert why in str(error.value)
+    assert "\n" not in str(error.value)
