@@ -21,7 +21,7 @@ from playwright.sync_api import sync_playwright
 from fedchoir.reporting.page import write_report
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from tests.synthetic_runs import make_comparison
+from tests.fake_results import write_comparison
 
 BAR = 2.0
 
@@ -34,7 +34,7 @@ def main() -> None:
     if path is None:
         sys.exit("report_page needs Chromium: run `make browser`")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        report = write_report([make_comparison(Path(folder))])
+        report = write_report([write_comparison(Path(folder))])
         browser = playwright.chromium.launch(executable_path=path, args=["--headless", "--no-sandbox"])
         seconds = []
         for _ in range(times):

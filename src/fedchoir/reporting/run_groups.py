@@ -111,11 +111,11 @@ def grouped(table_rows: Iterable[Row]) -> list[tuple[str, list[Row]]]:
 
 def delta(row: Row, group_rows: Iterable[Row], metric: str) -> float | None:
     """The gain over ``solo``; where the group has several solo rows, over the one with the shortest label."""
-    solo = min(
-        (other for other in group_rows if other.method == "solo"), key=lambda other: len(other.label), default=None
-    )
-    base, own = solo and solo.number(metric), row.number(metric)
-    return None if base is None or own is None or row.method == "solo" else own.mean - base.mean
+    solos = [other for other in group_rows if other.method == "solo"]
+    if not solos or row.method == "solo":
+        return None
+    base, own = min(solos, key=lambda solo: len(solo.label)).number(metric), row.number(metric)
+    return None if base is None or own is None else own.mean - base.mean
 
 
 def _identity(result: Result) -> str:

@@ -79,7 +79,8 @@ def client_sheet(group: str, group_rows: Sequence[Row], metric: str) -> Sheet:
     """One column per client and the average, as papers print it; the paper's own line follows ours."""
     names = [client["name"] for client in group_rows[0].results[0].clients]
     arrow = " →" if metric == "inter" else ""
-    numbers = [[*(row.clients(metric) or [None] * len(names)), row.number(metric)] for row in group_rows]
+    missing: list[Number | None] = [None] * len(names)
+    numbers = [[*(row.clients(metric) or missing), row.number(metric)] for row in group_rows]
     columns = [_ranked(column) for column in zip(*numbers, strict=True)]
     lines: list[tuple[Cell, ...]] = []
     for row, cells in zip(group_rows, zip(*columns, strict=True), strict=True):

@@ -48,7 +48,7 @@ def repeat_exchange(run: FinishedRun) -> list[MovedModel]:
         if method.server:
             perform(client, Step(method.download, received=Payload(method.server)))
         perform(client, Step(method.local_update))
-        (models[k],) = perform(client, Exchange(method.offer, dims=method.dims))
+        (models[k],) = perform(client, Exchange(method.share_model, dims=method.dims))
     if len(models) < 2:
         raise UsageError(f"{run.folder}: only one client takes part in a round, so no models are exchanged")
     sent = method.broadcast(models, last, 0)
