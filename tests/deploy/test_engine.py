@@ -92,7 +92,7 @@ def make_engine(*names: str) -> tuple[FlowerEngine, SilentTransport]:
     cls = methods.get("fedavg")
     method = cls(cls.Params(), FederationSpec(("a", "b"), clients, 1, 0))
     transport = SilentTransport()
-    return FlowerEngine(method, transport, run="ab" * 4), transport
+    return FlowerEngine(method, transport, run="ab" * 4, public=None), transport
 
 
 def test_errors_become_replies() -> None:

@@ -59,7 +59,7 @@ def test_site_names_are_plain(name: str, tmp_path: Path) -> None:
 def test_public_keys_are_read_as_pem(tmp_path: Path) -> None:
     private, public = make_site(tmp_path, "hospital-a")
     assert read_public(public).startswith(b"-----BEGIN PUBLIC KEY")
-    with pytest.raises(UsageError, match="not a public key"):
+    with pytest.raises(UsageError, match="not an elliptic-curve public key"):
         read_public(private)
     with pytest.raises(UsageError, match="cannot read the key"):
         read_public(tmp_path / "missing.pub")

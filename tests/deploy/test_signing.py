@@ -57,5 +57,5 @@ def test_unusable_key_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot read .*server.key: No such file.*fedchoir keys creates it"):
         Signer.read(tmp_path / "server.crt", tmp_path / "server.key")
     (tmp_path / "server.key").write_text("no key")
-    with pytest.raises(UsageError, match="is not a private key"):
+    with pytest.raises(UsageError, match="is not an elliptic-curve private key"):
         Signer.read(tmp_path / "server.crt", tmp_path / "server.key")

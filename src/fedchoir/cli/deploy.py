@@ -64,13 +64,10 @@ def serve(
     """Run a federation of real sites: start the SuperLink, wait for the sites, run the rounds."""
     _require_flower()
     from fedchoir.deploy.config import read_federation
-    from fedchoir.deploy.log import LogObserver
     from fedchoir.deploy.server import serve as serve_federation
 
     federation = read_federation(file)
-    result = serve_federation(
-        federation, resume=resume, log=print_plain, observers=[LogObserver(print_plain)], file=file
-    )
+    result = serve_federation(federation, print_plain, resume=resume, file=file)
     print_results([result])
     print_plain(f"files: {federation.out}/ (result.json, events.jsonl, checkpoint/)")
 

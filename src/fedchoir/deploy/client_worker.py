@@ -22,9 +22,10 @@ from fedchoir.core.client import Client
 from fedchoir.core.eligibility import Secure
 from fedchoir.core.exchange import DeferredReport
 from fedchoir.data.scenario import ClientData
+from fedchoir.deploy.engine import Work
 from fedchoir.deploy.site_data import LocalSite, SiteData
 from fedchoir.engines.local.client_factory import new_client
-from fedchoir.engines.messages import MAX_BLOB, Envelope, MessageError, pack_reply, unpack_action, unpack_spec
+from fedchoir.engines.messages import MAX_BLOB, Envelope, MessageError, pack_reply, unpack_spec
 from fedchoir.methods.base import Method
 from fedchoir.payload import Payload, load_tensors, save_tensors
 from fedchoir.privacy.secure_aggregation.client import FolderStore, SecureAggregationClient
@@ -67,17 +68,20 @@ class ClientWorker:
         client = self._load_client(method, data, header)
         payloads: list[Payload] = []
         deferred: dict[int, DeferredReport] = {}
-        for number, item in enumerate(header["work"]):
-            client.begin(int(item["round"]))
+        work = [Work.unpack(request, item, method) for item in header["work"]]
+        for item, following in zip(work, [*work[1:], None], strict=True):
+            client.begin(item.round)
             row = None
-            if "name" in item:
-                payloads = self._perform(client, request, item, method)
+            if item.action is None:
+                row = self._evaluate(client, item.weights, method, data)
             else:
-                row = self._evaluate(client, request, item, method, data)
-            last = number + 1 == len(header["work"])
-            if row is not None or last or int(header["work"][number + 1]["round"]) != client.round:
+                with self._timed("public" if item.action.batches else "local"):
+                    payloads = perform(client, item.action)
+            if row is not None or following is None or following.round != client.round:
                 before = deferred.get(client.round, DeferredReport())
                 deferred[client.round] = DeferredReport({**before.report, **client.report()}, row or before.row)
+        if not isinstance(work[-1].action, Exchange):
+            payloads = []
         keys: dict[str, Any] = {}
         if "masking" in header:
             payloads, keys = self._secure_aggregation(header).mask_payloads(payloads, header["masking"])
@@ -118,22 +122,14 @@ class ClientWorker:
             raise MessageError("the public set here is not the federation's: its digest differs")
         return method, data
 
-    def _perform(self, client: Client, request: Envelope, item: Mapping[str, Any], method: Method) -> list[Payload]:
-        action = unpack_action(request, item, method)
-        with self._timed("public" if action.batches else "local"):
-            payloads = perform(client, action)
-        return payloads if isinstance(action, Exchange) else []
-
-    def _evaluate(
-        self, client: Client, request: Envelope, item: Mapping[str, Any], method: Method, data: SiteData
-    ) -> list[float]:
+    def _evaluate(self, client: Client, weights: Payload | None, method: Method, data: SiteData) -> list[float]:
         """Accuracies on the site's own test sets: of its own model, or of the weights in the message."""
         tests = [test.to(client.device) for test in data.tests.values()]
         with self._timed("evaluate"):
-            if item["evaluate"] is None:
+            if weights is None:
                 return method.evaluate(client, tests)
             own = client.snapshot()
-            client.model.load_state_dict(request.get(item["evaluate"]).under("weights"))
+            client.model.load_state_dict(weights.under("weights"))
             row = method.evaluate(client, tests)
             client.model.load_state_dict(own)
             return row

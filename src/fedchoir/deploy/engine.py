@@ -28,16 +28,20 @@ from fedchoir.utils.errors import UsageError
 KEY_SECONDS = 60.0  # deadline of messages about keys: replying to one takes a site no training
 
 
+Replies = Iterator[tuple[int, Envelope | str]]
+"""Pairs of a client and its reply, as they arrive; a string is the reason why there is none."""
+Requests = Mapping[int, Mapping[str, Any]]
+"""Messages of the secure aggregation protocol, by client."""
+
+
 class Transport(Protocol):
     """Carries envelopes to sites and returns their replies."""
 
     def update_clients(self, clients: tuple[ClientInfo, ...]) -> tuple[ClientInfo, ...]:
         """The same clients, with the information of sites that joined since the last call."""
 
-    def deliver(
-        self, envelopes: Mapping[int, Envelope], within: float = math.inf
-    ) -> Iterator[tuple[int, Envelope | str]]:
-        """Yield (client, reply) as replies arrive; a string is the reason why there is none within the seconds."""
+    def deliver(self, envelopes: Mapping[int, Envelope], within: float = math.inf) -> Replies:
+        """Send one envelope to each client and wait for replies, at most ``within`` seconds."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +52,23 @@ class Work:
     action: Action | None = None
     weights: Payload | None = None
 
+    def pack(self, envelope: Envelope, client: int) -> dict[str, Any]:
+        if self.action is not None:
+            return {"round": self.round, **pack_action(envelope, self.action, client)}
+        return {"round": self.round, "evaluate": None if self.weights is None else envelope.put(self.weights)}
+
+    @classmethod
+    def unpack(cls, envelope: Envelope, packed: Mapping[str, Any], method: Method) -> Work:
+        if "name" in packed:
+            return cls(int(packed["round"]), unpack_action(envelope, packed, method))
+        weights = packed["evaluate"]
+        return cls(int(packed["round"]), weights=None if weights is None else envelope.get(weights))
+
 
 class FlowerEngine:
     """Runs a method's actions on clients at other sites. The end of a round waits for the next message."""
 
-    def __init__(
-        self, method: Method, transport: Transport, *, run: str, public: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, method: Method, transport: Transport, *, run: str, public: Mapping[str, Any] | None) -> None:
         self.method = method
         self.seconds = {"public": 0.0, "local": 0.0, "evaluate": 0.0}
         self._transport, self._run, self._public = transport, run, public
@@ -68,11 +82,7 @@ class FlowerEngine:
     # -- messages --------------------------------------------------------------------------------------------------
 
     def execute(
-        self,
-        clients: Sequence[int],
-        actions: Sequence[Action],
-        round_index: int,
-        masking: Mapping[int, Mapping[str, Any]] | None = None,
+        self, clients: Sequence[int], actions: Sequence[Action], round_index: int, masking: Requests | None = None
     ) -> Iterator[Reply]:
         """Send one message to each client: its queue, then these actions. With ``masking`` (secure aggregation), a
         client without a masking request is not asked: it has missed the exchange."""
@@ -82,9 +92,9 @@ class FlowerEngine:
             for k in clients:
                 if k not in masking:
                     self._requeue_steps(k, work.pop(k))
-        return self._send(work, masking or {})
+        return self._send(work, masking)
 
-    def exchange_keys(self, requests: Mapping[int, Mapping[str, Any]]) -> Iterator[Reply]:
+    def exchange_keys(self, requests: Requests) -> Iterator[Reply]:
         """Send messages about keys. They do not change a client's state."""
         self._update_clients()
         envelopes = {k: Envelope({"run": self._run, "client": k, "key_request": r}) for k, r in requests.items()}
@@ -116,9 +126,7 @@ class FlowerEngine:
         if clients != spec.clients:
             self.method.spec = replace(spec, clients=clients)
 
-    def _send(
-        self, work: Mapping[int, list[Work]], masking: Mapping[int, Mapping[str, Any]] | None = None
-    ) -> Iterator[Reply]:
+    def _send(self, work: Mapping[int, list[Work]], masking: Requests | None = None) -> Iterator[Reply]:
         self._update_clients()
         self._serial += 1
         serial = self._serial
@@ -153,7 +161,7 @@ class FlowerEngine:
             },
             shared=packed,
         )
-        envelope.header["work"] = _pack_work(envelope, work, client)
+        envelope.header["work"] = [item.pack(envelope, client) for item in work]
         return envelope
 
     def _reply(self, client: int, reply: Envelope | str) -> Reply:
@@ -186,7 +194,7 @@ class FlowerEngine:
         self._saved = [self._saved[-1], dict(self._acknowledged)]
         header = {"run": self._run, "names": self._names, "serial": self._serial, "acknowledged": self._acknowledged}
         envelope = Envelope(header)
-        envelope.header["queues"] = {k: _pack_work(envelope, work, k) for k, work in self._queues.items()}
+        envelope.header["queues"] = {k: [item.pack(envelope, k) for item in queue] for k, queue in self._queues.items()}
         blobs = [envelope.text().encode(), *envelope.blobs]
         yield "flower", {f"{n:06d}": torch.frombuffer(bytearray(raw), dtype=torch.uint8) for n, raw in enumerate(blobs)}
 
@@ -203,17 +211,8 @@ class FlowerEngine:
         self._run, self._serial = header["run"], int(header["serial"])
         self._acknowledged = {int(k): int(n) for k, n in header["acknowledged"].items()}
         self._saved = [dict(self._acknowledged)]
-        self._queues = {int(k): self._unpack_work(envelope, work) for k, work in header["queues"].items()}
-
-    def _unpack_work(self, envelope: Envelope, packed: Sequence[Mapping[str, Any]]) -> list[Work]:
-        work = []
-        for item in packed:
-            if "name" in item:
-                work.append(Work(item["round"], unpack_action(envelope, item, self.method)))
-            else:
-                weights = None if item["evaluate"] is None else envelope.get(item["evaluate"])
-                work.append(Work(item["round"], weights=weights))
-        return work
+        for k, queue in header["queues"].items():
+            self._queues[int(k)] = [Work.unpack(envelope, item, self.method) for item in queue]
 
     @property
     def _names(self) -> list[str]:
@@ -224,17 +223,6 @@ class FlowerEngine:
         if self._shapes is None:
             self._shapes = new_modules(self.method, 0).model.state_dict()
         return self._shapes
-
-
-def _pack_work(envelope: Envelope, work: Sequence[Work], client: int) -> list[dict[str, Any]]:
-    packed = []
-    for item in work:
-        if item.action is not None:
-            packed.append({"round": item.round, **pack_action(envelope, item.action, client)})
-        else:
-            weights = None if item.weights is None else envelope.put(item.weights)
-            packed.append({"round": item.round, "evaluate": weights})
-    return packed
 
 
 def _keys(reply: Envelope) -> dict[str, Any]:

@@ -78,12 +78,12 @@ def read_public(path: Path) -> bytes:
     """Read a site's public key and return it as PEM, the format that the SuperLink registers."""
     try:
         key = serialization.load_ssh_public_key(path.read_bytes())
+        if not isinstance(key, ec.EllipticCurvePublicKey):
+            raise ValueError("another kind of key")
     except OSError as error:
         raise UsageError(f"cannot read the key {path}: {error.strerror}") from None
     except (ValueError, UnsupportedAlgorithm):
-        raise UsageError(f"{path} is not a public key; fedchoir keys --site NAME creates a pair") from None
-    if not isinstance(key, ec.EllipticCurvePublicKey):
-        raise UsageError(f"{path} is not an elliptic-curve key; fedchoir keys --site NAME creates one")
+        raise UsageError(f"{path} is not an elliptic-curve public key; fedchoir keys --site NAME creates one") from None
     return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 

@@ -10,11 +10,13 @@ from fedchoir.core.result import Event
 from fedchoir.experiments.config import Plan
 from fedchoir.experiments.run import Observer
 
+Log = Callable[[str], None]
+
 
 class LogObserver(Observer):
     """An observer of the run that writes plain lines, for a terminal or a journal."""
 
-    def __init__(self, log: Callable[[str], None]) -> None:
+    def __init__(self, log: Log) -> None:
         self._log = log
         self._start = time.monotonic()
         self._rounds = 0

@@ -28,6 +28,7 @@ from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, 
 from fedchoir.core.eligibility import Secure
 from fedchoir.deploy.client_worker import ClientWorker
 from fedchoir.deploy.flower_process import FlowerProcess
+from fedchoir.deploy.log import Log
 from fedchoir.deploy.records import EXTRA_TTL, SITE_INFO, from_records, signature_of, to_records
 from fedchoir.deploy.signing import verify_signature
 from fedchoir.deploy.site_data import LocalSite
@@ -40,7 +41,6 @@ POLL_SECONDS = 0.1  # between two attempts to take a message
 REFUSED_SECONDS = 120.0  # how long to retry: a server that has just started may not have registered this node's key
 # yet, and for a minute it takes a node that ended without signing off for connected
 RESTART_SECONDS = 3.0  # before a SuperNode that ended is started again
-Log = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Node:
     def run(self) -> None:
         os.umask(0o077)  # the work folder has images and models: only this user may read it
         self.site.work.mkdir(parents=True, exist_ok=True)
-        signal.signal(signal.SIGTERM, _interrupt)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # KeyboardInterrupt
         try:
             while True:
                 self._start_supernode()
@@ -198,10 +198,6 @@ class Node:
             return Envelope(site.site_info(Envelope.read(text, blobs, options.limit).header))
         worker = ClientWorker(site, site.work / "state", options.limit, options.identity, options.secure, self._log)
         return worker.handle(text, blobs)
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 def _send_reply(channel: Channel, handle: Callable[[], Envelope]) -> None:

@@ -6,7 +6,7 @@ import json
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,28 +18,21 @@ from fedchoir.core.federation_spec import ClientInfo, FederationSpec
 from fedchoir.core.result import Result
 from fedchoir.deploy.config import OWN, FederationFile, read_federation
 from fedchoir.deploy.engine import FlowerEngine
+from fedchoir.deploy.log import Log, LogObserver
 from fedchoir.deploy.signing import Signer
 from fedchoir.deploy.superlink import SuperLinkProcess
 from fedchoir.deploy.transport import GridTransport, SiteInfo, client_info
 from fedchoir.engines.messages import MessageError
 from fedchoir.experiments.config import Plan
-from fedchoir.experiments.run import Observer, check_folder, run_on_engine
+from fedchoir.experiments.run import check_folder, public_options, run_on_engine
 from fedchoir.privacy.secure_aggregation.crypto import majority
 from fedchoir.utils.errors import UsageError
 from fedchoir.utils.io import atomic_write_json
 
-Log = Callable[[str], None]
 REGISTRATION_SECONDS = 1.0  # between two looks for new sites
 
 
-def serve(
-    federation: FederationFile,
-    *,
-    resume: bool = False,
-    log: Log = print,
-    observers: Sequence[Observer] = (),
-    file: Path | None = None,
-) -> Result:
+def serve(federation: FederationFile, log: Log, *, resume: bool = False, file: Path | None = None) -> Result:
     """Run a federation to its end, or resume it. If ``file`` is given and changes during the run, sites that it now
     calls revoked are locked out before the next message."""
     plan = federation.plan()
@@ -53,18 +46,16 @@ def serve(
             count = len(spec.clients)
             log(f"payloads are hidden by {kind} aggregation, which needs {majority(count)} of {count} sites")
         method = methods.get(plan.experiment.method)(plan.params, spec)
-        public = None
-        if plan.public is not None:
-            some = next(iter(transport.site_info.values()))
-            public = {**site_info_request(plan)["public"], "digest": some["public"]["digest"]}
+        if public := public_options(plan):
+            public["digest"] = next(iter(transport.site_info.values()))["public"]["digest"]
         engine = FlowerEngine(method, transport, run=run_id(plan, resume), public=public)
         notes = [f"sites are tested on their own data only: {', '.join(c.name for c in spec.clients)}"]
         return run_on_engine(
-            plan, method, engine, (OWN,), notes=notes, device="sites", resume=resume, observers=observers
+            plan, method, engine, (OWN,), notes=notes, device="sites", resume=resume, observers=[LogObserver(log)]
         )
 
 
-def check_federation(federation: FederationFile, log: Log = print) -> None:
+def check_federation(federation: FederationFile, log: Log) -> None:
     """Check whether a federation can run: disk, certificate, and that all sites connect and fit together."""
     plan = federation.plan()
     with connected(federation, plan, log) as (_, transport):
@@ -115,18 +106,8 @@ class Revocations:
 
 def site_info_request(plan: Plan) -> dict[str, Any]:
     """The question to a site that has connected."""
-    params = plan.params
-    public = None
-    if plan.public is not None:
-        public = {
-            "name": plan.public,
-            "seed": plan.experiment.seed,
-            "size": params.public_size,
-            "image_size": params.image_size,
-            "normalisation": params.normalisation,
-            "strict": "public_size" in plan.experiment.settings,
-        }
-    return {"method": plan.experiment.method, "settings": params.model_dump(mode="json"), "public": public}
+    settings = plan.params.model_dump(mode="json")
+    return {"method": plan.experiment.method, "settings": settings, "public": public_options(plan)}
 
 
 def register_sites(
@@ -174,20 +155,16 @@ def wait_for_sites(federation: FederationFile, transport: GridTransport, log: Lo
             break
         time.sleep(REGISTRATION_SECONDS)
     missing = [site for site in federation.sites if site.name not in connected]
-    reasons = "; ".join(transport.refused.values())
+    why = "; ".join(transport.refused.values()) or f"{missing[0].name} did not connect within {federation.wait:g} s"
     if require_all:
-        raise UsageError(reasons or f"{missing[0].name} did not connect within {federation.wait:g} s")
-    within = f"within {federation.wait:g} s"
-    detail = f" ({reasons})" if reasons else ""
+        raise UsageError(why)
     if len(connected) < max(1, federation.quorum * len(transport.names)):
         raise UsageError(
-            f"only {len(connected)} of {len(transport.names)} sites connected {within}, and quorum is "
-            f"{federation.quorum:.0%}{detail}"
+            f"only {len(connected)} of {len(transport.names)} sites are connected, and quorum is "
+            f"{federation.quorum:.0%} ({why})"
         )
     if unknown := [site.name for site in missing if site.model is None]:
-        raise UsageError(
-            f"{unknown[0]} did not connect {within}{detail}; give its model in the file if the run may start without it"
-        )
+        raise UsageError(f"{why}; if the run may start without {unknown[0]}, give its model in the file")
     return connected
 
 

@@ -32,14 +32,13 @@ class Signer:
     def read(cls, certificate: Path, key: Path) -> Signer:
         try:
             loaded = serialization.load_pem_private_key(key.read_bytes(), password=None)
-            raw = certificate.read_bytes()
+            if not isinstance(loaded, ec.EllipticCurvePrivateKey):
+                raise ValueError("another kind of key")
+            return cls(certificate.read_bytes(), loaded)
         except OSError as error:
             raise UsageError(f"cannot read {error.filename}: {error.strerror}; fedchoir keys creates it") from None
         except ValueError:
-            raise UsageError(f"{key} is not a private key; fedchoir keys creates one") from None
-        if not isinstance(loaded, ec.EllipticCurvePrivateKey):
-            raise UsageError(f"{key} is not an elliptic-curve key; fedchoir keys creates one")
-        return cls(raw, loaded)
+            raise UsageError(f"{key} is not an elliptic-curve private key; fedchoir keys creates one") from None
 
     def sign(self, run: int, node: int, text: str, blobs: Sequence[bytes]) -> bytes:
         return self.key.sign(_digest(run, node, text, blobs), ec.ECDSA(hashes.SHA384()))

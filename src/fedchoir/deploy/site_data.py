@@ -70,8 +70,8 @@ class LocalSite:
         """The public set that the server's message describes."""
         if public is None:
             return None
-        options = {key: public[key] for key in ("seed", "size", "image_size", "normalisation", "strict")}
-        return load_public(self.public or public["name"], root=self.data_root, **options)
+        options = {key: value for key, value in public.items() if key != "digest"}
+        return load_public(**{**options, "name": self.public or public["name"], "root": self.data_root})
 
     def site_info(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """What the server learns about this site before a run: sizes and class names, never an image."""

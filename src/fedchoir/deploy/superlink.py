@@ -35,7 +35,6 @@ APP = """[project]
 name = "fedchoir-federation"
 version = "1.0.0"
 description = "A name for the run. Sites run their own copy of fedchoir; this bundle has no code."
-license = "Apache-2.0"
 
 [tool.flwr.app]
 publisher = "fedchoir"

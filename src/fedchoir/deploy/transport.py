@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from flwr.serverapp import Grid
 
 from fedchoir.core.federation_spec import ClientInfo
 from fedchoir.deploy.config import OWN
+from fedchoir.deploy.engine import Replies
 from fedchoir.deploy.records import ACTIONS, EXTRA_TTL, SITE_INFO, from_records, to_records
 from fedchoir.deploy.signing import Signer
 from fedchoir.engines.messages import Envelope, MessageError
@@ -82,10 +83,8 @@ class GridTransport:
 
     # -- messages --------------------------------------------------------------------------------------------------
 
-    def deliver(
-        self, envelopes: Mapping[int, Envelope], within: float = math.inf
-    ) -> Iterator[tuple[int, Envelope | str]]:
-        """Send one envelope to each client; yield (client, reply) as they arrive, or the reason why there is none."""
+    def deliver(self, envelopes: Mapping[int, Envelope], within: float = math.inf) -> Replies:
+        """Send one envelope to each client and wait for replies, at most ``within`` seconds."""
         self.before_send()
         online = set(self.grid.get_node_ids())
         clients: dict[int, int] = {}  # by node id
@@ -100,9 +99,7 @@ class GridTransport:
         for node, reply in self._exchange(messages, ACTIONS, min(self.deadline, within)):
             yield clients[node], reply
 
-    def _exchange(
-        self, envelopes: Mapping[int, Envelope], message_type: str, deadline: float
-    ) -> Iterator[tuple[int, Envelope | str]]:
+    def _exchange(self, envelopes: Mapping[int, Envelope], message_type: str, deadline: float) -> Replies:
         """Push one message to each node, then pull replies until all have arrived or the deadline has passed."""
         waiting: dict[str, int] = {}  # node by message id
         for node, envelope in envelopes.items():
@@ -121,12 +118,11 @@ class GridTransport:
             yield node, f"no reply within {deadline:g} s"
 
     def _message(self, node: int, envelope: Envelope, message_type: str, deadline: float) -> Message:
-        text = envelope.text()
-        signed = {}
+        text, certificate, signature = envelope.text(), b"", b""
         if self.signer is not None:
+            certificate = self.signer.certificate
             signature = self.signer.sign(self.grid.run.run_id, node, text, envelope.blobs)
-            signed = {"certificate": self.signer.certificate, "signature": signature}
-        records = to_records(text, envelope.blobs, **signed)
+        records = to_records(text, envelope.blobs, certificate=certificate, signature=signature)
         group = str(envelope.header.get("serial", ""))
         return Message(records, node, message_type, ttl=deadline + EXTRA_TTL, group_id=group)
 

@@ -103,9 +103,11 @@ def run_on_engine(
     }  # fmt: skip
     if not (out / "experiment.toml").exists():
         atomic_write(out / "experiment.toml", experiment.to_toml())
-    atomic_write_json(out / "task.json", {**facts, **_spec_facts(method.spec, tests)})
+    spec = method.spec
+    more = {"rounds": spec.rounds, "tests": tests, "clients": [*map(asdict, spec.clients)], "classes": spec.classes}
+    atomic_write_json(out / "task.json", {**facts, **more})  # for readers of an unfinished run
     events = _run_rounds(server, plan, resume, observers)
-    result = summarise(method.spec, tests, events, {**facts, "notes": notes, "device": device})
+    result = summarise(spec, tests, events, {**facts, "notes": notes, "device": device})
     atomic_write_json(out / "result.json", result.model_dump(mode="json"))
     return result
 
@@ -136,16 +138,6 @@ def _run_rounds(server: Server, plan: Plan, resume: bool, observers: Sequence[Ob
     return events
 
 
-def _spec_facts(spec: FederationSpec, tests: tuple[str, ...]) -> dict[str, Any]:
-    """What a reader of an unfinished run needs to know."""
-    return {
-        "rounds": spec.rounds,
-        "tests": list(tests),
-        "clients": [asdict(client) for client in spec.clients],
-        "classes": list(spec.classes),
-    }
-
-
 def check_folder(plan: Plan, resume: bool) -> None:
     """Refuse to overwrite another run, or to resume one with other settings."""
     toml = plan.out / "experiment.toml"
@@ -169,14 +161,20 @@ def prepare(plan: Plan) -> tuple[methods.Method, Scenario, PublicSet | None]:
     """Load the data of a plan and construct its method."""
     experiment, params = plan.experiment, plan.params
     scenario = load_scenario(experiment.scenario, root=experiment.data_root, seed=experiment.seed, options=params)
-    public = None
-    if plan.public is not None:
-        public = load_public(
-            plan.public, root=experiment.data_root, seed=experiment.seed, size=params.public_size,
-            image_size=params.image_size, normalisation=params.normalisation,
-            strict="public_size" in experiment.settings,
-        )  # fmt: skip
+    options = public_options(plan)
+    public = None if options is None else load_public(**options, root=experiment.data_root)
     return methods.get(experiment.method)(params, make_spec(plan, scenario, public)), scenario, public
+
+
+def public_options(plan: Plan) -> dict[str, Any] | None:
+    """The options of `load_public` for a plan's public set; None if it has none."""
+    if plan.public is None:
+        return None
+    experiment, params = plan.experiment, plan.params
+    return {
+        "name": plan.public, "seed": experiment.seed, "size": params.public_size, "image_size": params.image_size,
+        "normalisation": params.normalisation, "strict": "public_size" in experiment.settings,
+    }  # fmt: skip
 
 
 def make_spec(plan: Plan, scenario: Scenario, public: PublicSet | None) -> FederationSpec:
