@@ -23,7 +23,7 @@ from torch import Tensor
 from fedchoir import methods
 from fedchoir.core.client import Client
 from fedchoir.core.federation_spec import ClientInfo, FederationSpec
-from fedchoir.data.image.image_set import ImageSet, concatenate, normalise
+from fedchoir.data.image.image_set import ImageSet, normalise
 from fedchoir.data.options import DataOptions
 from fedchoir.data.scenario import ClientData, info, load_scenario
 from fedchoir.engines.local.engine import new_client
@@ -105,13 +105,10 @@ def participant(o: argparse.Namespace) -> tuple[SelfSupervised, Client, ImageSet
     """A client with all training images of a scenario, and the test images, which it never saw."""
     clients = 1 if info(o.scenario).kind == "label-skew" else None
     scenario = load_scenario(o.scenario, root=o.data_root, seed=o.seed, options=DataOptions(clients=clients))
-    train = scenario.clients[0].train
-    for other in scenario.clients[1:]:
-        train = concatenate(train, other.train)
-    tests = list(scenario.tests.values())
-    outside = tests[0]
-    for test in tests[1:]:
-        outside = concatenate(outside, test)
+    first, *others = (client.train for client in scenario.clients)
+    train = first.joined(*others)
+    test, *tests = scenario.tests.values()
+    outside = test.joined(*tests)
     order = torch.randperm(len(train), generator=generator(o.seed, "attack"))[: o.images]
     train = train.subset(order)
     cls = methods.get("fedfoa")

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedchoir.data.image.image_set import image_hashes
 from fedchoir.data.scenario import Scenario
 
 WriteTree = Callable[..., list[Path]]
@@ -72,8 +71,8 @@ def assert_disjoint() -> Callable[[Scenario], None]:
     """Check that no image is in two clients, nor in a client and a test set."""
 
     def check(scenario: Scenario) -> None:
-        tested = {h for test in scenario.tests.values() for h in image_hashes(test.images)}
-        trained = [h for client in scenario.clients for h in image_hashes(client.train.images)]
+        tested = {h for test in scenario.tests.values() for h in test.hashes()}
+        trained = [h for client in scenario.clients for h in client.train.hashes()]
         assert len(trained) == len(set(trained))
         assert not tested & set(trained)
 

@@ -1,4 +1,4 @@
-"""Public sets: unlabeled images that every client holds, for models to speak about."""
+"""Public sets: unlabeled images that all clients have."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from fedchoir.utils.rng import generator
 Normalisation = Literal["correct", "swapped"]
 
 PUBLIC: dict[str, str] = {
-    "photos": "crops of the photographs that scikit-learn, scikit-image and matplotlib bring along (embedded)",
-    "cifar100": "CIFAR-100, training part",
-    "tiny-imagenet": "Tiny-ImageNet, training part",
-    "fashion-mnist": "Fashion-MNIST, training part",
+    "photos": "crops of the photographs that scikit-learn, scikit-image and matplotlib ship (embedded)",
+    "cifar100": "CIFAR-100, training split",
+    "tiny-imagenet": "Tiny-ImageNet, training split",
+    "fashion-mnist": "Fashion-MNIST, training split",
 }
 
 _CIFAR100: tuple[Triple, Triple] = ((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761))
@@ -43,10 +43,10 @@ class PublicSet:
 
     Attributes:
         images: uint8, N×3×S×S.
-        mean: what to subtract per channel, for images in [0, 1].
-        std: what to divide by per channel.
-        digest: sha256 of the images: sites compare it to know that they hold the same set.
-        notes: what a reader of a result must know.
+        mean: per channel, of images in [0, 1].
+        std: per channel.
+        notes: facts that qualify a result.
+        digest: sha256 of the images; sites compare it to check that they have the same set.
     """
 
     name: str
@@ -71,11 +71,11 @@ def load_public(
     strict: bool = True,
     progress: Progress | None = None,
 ) -> PublicSet:
-    """``size`` images (None: all), drawn with ``seed`` from the set's training part.
+    """Load a public set: ``size`` images (None: all), drawn with ``seed`` from the set's training split.
 
-    ``name`` is one of `PUBLIC`, or a folder of images or an `.npz` file. ``normalisation="swapped"`` exchanges the
-    constants of CIFAR-100 and Tiny-ImageNet, as released code does. A set with fewer than ``size`` images is an error
-    if ``strict``, else it is taken whole, with a note.
+    ``name`` is one of `PUBLIC`, a folder of images or an `.npz` file. ``normalisation="swapped"`` exchanges the
+    constants of CIFAR-100 and Tiny-ImageNet, like the released code. A set with fewer than ``size`` images is an error
+    if ``strict``, else all of it is used, with a note.
     """
     if normalisation not in get_args(Normalisation):
         raise UsageError(f"normalisation: {normalisation!r} is not one of {', '.join(get_args(Normalisation))}")
@@ -86,7 +86,7 @@ def load_public(
     if size is not None and size > len(images):
         if strict:
             raise UsageError(f"public_size: {size} images wanted, but {name} has {len(images)}")
-        notes += (f"public set {name}: all {len(images)} images taken, {size} wanted",)
+        notes += (f"public set {name}: all {len(images)} images used, {size} requested",)
     elif size is not None and size < len(images):
         drawn = torch.randperm(len(images), generator=generator(seed, "public set"))[:size]
         images = images[drawn.sort().values]
@@ -103,7 +103,7 @@ def _named(name: str, root: Path | None, image_size: int, progress: Progress | N
 
 
 def _own(name: str, image_size: int, progress: Progress | None) -> tuple[Tensor, tuple[str, ...]]:
-    """A user's public images: every image below a folder, or the array of an `.npz` file."""
+    """A user's public images: all images below a folder, or the array of an `.npz` file."""
     path = Path(name).expanduser()
     if path.suffix == ".npz" and path.is_file():
         return read_public_npz(path, image_size), ()

@@ -11,75 +11,59 @@ from fedchoir.data.image.files import subfolders
 from fedchoir.utils.errors import UsageError
 
 Kind = Literal["domain-shift", "label-skew"]
+_FCCL: dict[str, Any] = {"rounds": 40, "local_epochs": 20, "public_size": 5000}
 
 
 @dataclass(frozen=True)
 class ScenarioInfo:
-    """What is known about a scenario before any image is read.
+    """The description of a scenario, known before any data is read.
 
     Attributes:
         name: as given on the command line.
-        title: for people.
-        kind: ``domain-shift`` (a client per domain) or ``label-skew`` (one data set dealt out to clients).
-        domains: names of the domains, which are also the names of the test sets under domain shift.
+        title: for tables and reports.
+        kind: ``domain-shift`` (one client per domain) or ``label-skew`` (one data set partitioned over clients).
+        domains: names of the domains, and under domain shift of the test sets.
         sources: the data sets behind the domains, names for `fedchoir.data.image.datasets.load_domain`.
-        models: the papers' architecture of each client; repeated in turn if there are more clients.
-        homogeneous_model: the papers' architecture where all clients share one.
-        public: default public set.
-        private: default private images per domain (count, or fraction of the training images); None: all.
-        defaults: the papers' other settings, by option name.
-        top_k: accuracy counts a hit among this many highest logits.
         source: where to get the data.
+        private: default private images per domain (count, or fraction of the training images); None: all.
+        models: the papers' architecture of each client, repeated if there are more clients.
+        homogeneous_model: the papers' architecture where all clients have one.
+        public: default public set.
+        defaults: the papers' other settings, by option name.
+        top_k: for top-k accuracy.
     """
 
     name: str
     title: str
-    kind: Kind
     domains: tuple[str, ...]
     sources: tuple[str, ...]
-    models: tuple[str, ...]
-    homogeneous_model: str
-    public: str
-    private: tuple[int | float, ...] | None
     source: str
-    defaults: dict[str, Any] = field(default_factory=dict)
+    private: tuple[int | float, ...] | None
+    kind: Kind = "domain-shift"
+    models: tuple[str, ...] = ("resnet10", "resnet12", "efficientnet_b0", "mobilenet_v2")
+    homogeneous_model: str = "resnet12"
+    public: str = "cifar100"
+    defaults: dict[str, Any] = field(default_factory=lambda: dict(_FCCL))
     top_k: int = 1
 
 
-_FCCL = {
-    "rounds": 40,
-    "local_epochs": 20,
-    "public_size": 5000,
-}
 _FEDCT = {
-    "clients": 10,
-    "rounds": 100,
-    "local_epochs": 10,
-    "local_batch": 64,
-    "optimizer": "sgd",
-    "local_lr": 0.01,
-    "local_weight_decay": 1e-5,
-    "partition": "dirichlet",
-    "beta": 0.5,
-    "public_size": 5000,
-}
-_LITE = {  # chosen on held-back training images: minutes on two cores, and FCCL+ is clearly ahead of SOLO
-    "rounds": 8,
-    "local_epochs": 4,
-    "local_batch": 32,
-    "public_batch": 64,
-    "public_size": 1000,
+    "clients": 10, "rounds": 100, "local_epochs": 10, "local_batch": 64, "optimizer": "sgd", "local_lr": 0.01,
+    "local_weight_decay": 1e-5, "partition": "dirichlet", "beta": 0.5, "public_size": 5000,
+}  # fmt: skip
+_LITE = {  # chosen on held-back training images: minutes on two cores, and FCCL+ is clearly better than SOLO
+    "rounds": 8, "local_epochs": 4, "local_batch": 32, "public_batch": 64, "public_size": 1000,
     "lr_schedule": "constant",
-}
+}  # fmt: skip
 
 
-def _label_skew(name: str, title: str, source_name: str, source: str) -> ScenarioInfo:
+def _label_skew(name: str, title: str, source: str) -> ScenarioInfo:
     return ScenarioInfo(
         name=name,
-        title=f"{title}, dealt out unevenly",
+        title=f"{title}, partitioned over clients",
         kind="label-skew",
         domains=("global",),
-        sources=(source_name,),
+        sources=(name.replace("-", "_"),),
         models=("resnet18",),
         homogeneous_model="resnet18",
         public="tiny-imagenet" if name.startswith("cifar") else "cifar100",
@@ -92,8 +76,7 @@ def _label_skew(name: str, title: str, source_name: str, source: str) -> Scenari
 _KNOWN = (
     ScenarioInfo(
         name="digits-lite",
-        title="Handwritten, printed, painted and blended digits, drawn here",
-        kind="domain-shift",
+        title="Handwritten, printed, coloured and blended digits, generated locally",
         domains=embedded.DOMAINS,
         sources=tuple(f"digits-lite/{domain}" for domain in embedded.DOMAINS),
         models=("resnet10@16", "simple_cnn@16", "vgg9@8", "resnet12@8"),
@@ -106,69 +89,48 @@ _KNOWN = (
     ScenarioInfo(
         name="digits",
         title="Digits: MNIST, USPS, SVHN, SYN",
-        kind="domain-shift",
         domains=("mnist", "usps", "svhn", "syn"),
         sources=("mnist", "usps", "svhn", "syn"),
-        models=("resnet10", "resnet12", "efficientnet_b0", "mobilenet_v2"),
-        homogeneous_model="resnet12",
-        public="cifar100",
         private=(150, 80, 5000, 1800),
         source="fedchoir data fetch mnist (usps, svhn); SYN: Ganin and Lempitsky's synthetic digits",
-        defaults=_FCCL,
     ),
     ScenarioInfo(
         name="office-caltech",
         title="Office-Caltech10: Amazon, Caltech, DSLR, Webcam",
-        kind="domain-shift",
         domains=("amazon", "caltech", "dslr", "webcam"),
         sources=tuple(f"office-caltech/{d}" for d in ("amazon", "caltech", "dslr", "webcam")),
         models=("googlenet", "resnet12", "resnet10", "resnet12"),
-        homogeneous_model="resnet12",
-        public="cifar100",
         private=(0.48, 0.48, 0.48, 0.48),
         source="the authors' page (Gong et al., 2012): unpack as office_caltech_10/<domain>/<class>/",
-        defaults=_FCCL,
     ),
     ScenarioInfo(
         name="office31",
         title="Office-31: Amazon, DSLR, Webcam",
-        kind="domain-shift",
         domains=("amazon", "dslr", "webcam"),
         sources=tuple(f"office31/{d}" for d in ("amazon", "dslr", "webcam")),
         models=("resnet10", "resnet12", "resnet10"),
-        homogeneous_model="resnet12",
-        public="cifar100",
         private=(0.48, 0.48, 0.48),
         source="the authors' page (Saenko et al., 2010): unpack as office31/<domain>/images/<class>/",
-        defaults=_FCCL,
         top_k=5,
     ),
     ScenarioInfo(
         name="office-home",
         title="Office-Home: Art, Clipart, Product, Real World",
-        kind="domain-shift",
         domains=("Art", "Clipart", "Product", "RealWorld"),
         sources=tuple(f"office-home/{d}" for d in ("Art", "Clipart", "Product", "RealWorld")),
         models=("resnet18", "resnet34", "googlenet", "resnet12"),
-        homogeneous_model="resnet12",
-        public="cifar100",
         private=(1400, 2000, 2500, 2000),
         source="hemanthdv.org/officeHomeDataset.html: unpack as OfficeHome/<domain>/<class>/",
-        defaults=_FCCL,
         top_k=5,
     ),
-    _label_skew("cifar10", "CIFAR-10", "cifar10", "fedchoir data fetch cifar10"),
-    _label_skew("cifar100", "CIFAR-100", "cifar100", "fedchoir data fetch cifar100"),
+    _label_skew("cifar10", "CIFAR-10", "fedchoir data fetch cifar10"),
+    _label_skew("cifar100", "CIFAR-100", "fedchoir data fetch cifar100"),
     _label_skew(
-        "tiny-imagenet",
-        "Tiny-ImageNet",
-        "tiny_imagenet",
-        "cs231n.stanford.edu/tiny-imagenet-200.zip: unpack as tiny-imagenet-200/",
+        "tiny-imagenet", "Tiny-ImageNet", "cs231n.stanford.edu/tiny-imagenet-200.zip: unpack as tiny-imagenet-200/"
     ),
     _label_skew(
         "vireofood172",
         "VireoFood-172",
-        "vireofood172",
         "on request from the authors (Chen and Ngo, 2016): unpack as vireofood172/",
     ),
 )
@@ -177,7 +139,7 @@ SCENARIOS: dict[str, ScenarioInfo] = {known.name: known for known in _KNOWN}
 
 
 def info(name: str) -> ScenarioInfo:
-    """A scenario by name, or of a user's folder (one sub-folder or one `.npz` per client) by its path.
+    """The description of a scenario by its name, or of a user's folder (one sub-folder or `.npz` per client).
 
     >>> info("office31").top_k
     5
@@ -191,11 +153,8 @@ def info(name: str) -> ScenarioInfo:
     return ScenarioInfo(
         name=str(folder),
         title=f"{len(domains)} clients from {folder.name}",
-        kind="domain-shift",
         domains=domains,
         sources=(),
-        models=("resnet10", "resnet12", "efficientnet_b0", "mobilenet_v2"),
-        homogeneous_model="resnet12",
         public="photos",
         private=None,
         source=f"the folder {folder}",
@@ -204,13 +163,13 @@ def info(name: str) -> ScenarioInfo:
 
 
 def client_paths(folder: Path) -> dict[str, Path]:
-    """Client name → its sub-folder or `.npz` file, in order of names."""
+    """Client name → its sub-folder or `.npz` file, sorted by name."""
     files = [file for file in folder.glob("*.npz") if not file.name.startswith(".")]
     found: dict[str, Path] = {}
     for path in sorted(files + subfolders(folder), key=lambda p: p.name):
         name = path.stem if path.suffix == ".npz" and path.is_file() else path.name
         if name in found:
-            raise UsageError(f"{folder}: client {name!r} is there twice, as {found[name].name} and {path.name}")
+            raise UsageError(f"{folder}: client {name!r} occurs twice, as {found[name].name} and {path.name}")
         found[name] = path
     if not found:
         raise UsageError(f"{folder}: no clients; wanted one sub-folder (of class folders) or one .npz per client")

@@ -1,14 +1,15 @@
-"""Drawing and splitting labelled images: stratified samples, held-out parts, leak removal, label noise."""
+"""Sampling and splitting labelled data: stratified samples, held-out splits, leak removal, label noise."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
-from fedchoir.data.image.image_set import ImageSet, image_hashes
+if TYPE_CHECKING:
+    from fedchoir.data.image.image_set import ImageSet
 
 NoiseType = Literal["symmetric", "pair"]
 
@@ -16,7 +17,7 @@ HELD_OUT = 0.2
 
 
 def apportion(weights: Tensor, total: int) -> Tensor:
-    """Whole numbers in proportion to ``weights`` (C) that sum to ``total``: largest remainders, first on ties.
+    """Integers in proportion to ``weights`` (C) that sum to ``total``, by largest remainders.
 
     >>> apportion(torch.tensor([1.0, 1.0, 2.0]), 5)
     tensor([1, 1, 3])
@@ -29,7 +30,7 @@ def apportion(weights: Tensor, total: int) -> Tensor:
 
 
 def stratified_sample(labels: Tensor, size: int, generator: torch.Generator) -> Tensor:
-    """Positions of ``size`` of N labels, sorted, classes in proportion; no class is left out if ``size`` allows.
+    """Sorted positions of ``size`` of N labels, classes in proportion, every class present if ``size`` allows.
 
     >>> labels = torch.tensor([0] * 90 + [1] * 10)
     >>> labels[stratified_sample(labels, 10, torch.Generator())].bincount()
@@ -42,48 +43,46 @@ def stratified_sample(labels: Tensor, size: int, generator: torch.Generator) -> 
         counts[counts.argmin()] += 1
     chosen = []
     for label, count in zip(present.tolist(), counts.tolist(), strict=True):
-        members = (labels == label).nonzero().flatten()
-        chosen.append(members[torch.randperm(len(members), generator=generator)[:count]])
+        positions = (labels == label).nonzero().flatten()
+        chosen.append(positions[torch.randperm(len(positions), generator=generator)[:count]])
     return torch.cat(chosen).sort().values
 
 
 def complement(index: Tensor, length: int) -> Tensor:
-    """The positions below ``length`` that are not in ``index``."""
+    """The positions below ``length`` that are not in ``index``, sorted."""
     mask = torch.ones(length, dtype=torch.bool)
     mask[index] = False
     return mask.nonzero().flatten()
 
 
-def held_out(images: ImageSet, generator: torch.Generator) -> tuple[ImageSet, ImageSet]:
-    """Stratified 80/20 split into (train, test). Copies of a training image go to the training side as well."""
-    length = len(images)
-    train = stratified_sample(images.labels, max(1, length - max(1, round(HELD_OUT * length))), generator)
+def held_out(samples: ImageSet, generator: torch.Generator) -> tuple[ImageSet, ImageSet]:
+    """Stratified 80/20 split into (train, test). Copies of training samples are moved to the training split."""
+    length = len(samples)
+    train = stratified_sample(samples.labels, max(1, length - max(1, round(HELD_OUT * length))), generator)
     test = complement(train, length)
-    hashes = image_hashes(images.images)
-    known = {hashes[i] for i in train.tolist()}
-    copies = torch.tensor([hashes[i] in known for i in test.tolist()], dtype=torch.bool)
+    copies = ~unseen(samples.subset(test), samples.subset(train))
     train = torch.cat([train, test[copies]]).sort().values
-    return images.subset(train), images.subset(test[~copies])
+    return samples.subset(train), samples.subset(test[~copies])
 
 
-def unseen(train: ImageSet, test: ImageSet) -> Tensor:
-    """Mask (N of ``train``): True where the image is not, pixel for pixel, in the test set too."""
-    known = set(image_hashes(test.images))
-    return torch.tensor([h not in known for h in image_hashes(train.images)], dtype=torch.bool)
+def unseen(samples: ImageSet, others: ImageSet) -> Tensor:
+    """Mask (N of ``samples``): True where no identical sample is in ``others``."""
+    known = set(others.hashes())
+    return torch.tensor([h not in known for h in samples.hashes()], dtype=torch.bool)
 
 
 def add_label_noise(
-    images: ImageSet, classes: int, rate: float, kind: NoiseType, generator: torch.Generator
+    samples: ImageSet, classes: int, rate: float, kind: NoiseType, generator: torch.Generator
 ) -> tuple[ImageSet, int]:
-    """Give a share ``rate`` of the images a wrong label; returns the set and how many labels changed.
+    """Give a share ``rate`` of the samples a wrong label; returns the set and the number of changed labels.
 
-    ``symmetric``: any other class, all equally likely. ``pair``: the next class, the last one wrapping around.
+    ``symmetric``: any other class, equally likely. ``pair``: the next class, cyclically.
     """
-    flips = round(rate * len(images)) if classes > 1 else 0
-    where = torch.randperm(len(images), generator=generator)[:flips]
+    flips = round(rate * len(samples)) if classes > 1 else 0
+    where = torch.randperm(len(samples), generator=generator)[:flips]
     steps = torch.randint(1, max(2, classes), (flips,), generator=generator)
     if kind == "pair":
         steps = torch.ones_like(steps)
-    labels = images.labels.clone()
+    labels = samples.labels.clone()
     labels[where] = (labels[where] + steps) % classes
-    return replace(images, labels=labels), flips
+    return replace(samples, labels=labels), flips

@@ -8,7 +8,7 @@ from fedchoir.losses._common import cosines, off_diagonal
 
 
 def moon(h: Tensor, h_global: Tensor, h_previous: Tensor, temperature: float = 0.5) -> Tensor:
-    """MOON: draw features to the global model's and away from the client's own of the previous round.
+    """MOON: draw features to the global model's, repel them from the client's previous model's.
 
     MOON (Li et al., CVPR 2021), its model-contrastive term, averaged over the batch:
 
@@ -27,9 +27,9 @@ def moon(h: Tensor, h_global: Tensor, h_previous: Tensor, temperature: float = 0
     0.018
     """
     towards = F.cosine_similarity(h, h_global.detach(), dim=1)
-    away = F.cosine_similarity(h, h_previous.detach(), dim=1)
+    previous = F.cosine_similarity(h, h_previous.detach(), dim=1)
     # −log(e^a / (e^a + e^b)) = log(1 + e^(b − a))
-    return F.softplus((away - towards) / temperature).mean()
+    return F.softplus((previous - towards) / temperature).mean()
 
 
 def nt_xent(y1: Tensor, y2: Tensor, temperature: float = 0.5) -> Tensor:

@@ -129,7 +129,7 @@ def sce(logits: Tensor, labels: Tensor, alpha: float = 0.1, beta: float = 1.0) -
     """
     target = one_hot(labels, logits.shape[1])
     prediction = F.softmax(logits, dim=1).clamp_min(_PREDICTION_FLOOR)
-    # log q is 0 at the label and log 1e-4 elsewhere.
+    # log q is 0 at the label and log 1e-4 at the other classes.
     reverse = -math.log(_LABEL_FLOOR) * prediction.masked_fill(target, 0.0).sum(dim=1).mean()
     return alpha * F.cross_entropy(logits, labels) + beta * reverse
 

@@ -2,7 +2,7 @@
 
 ``solver`` chooses between two ways that agree: ``factors`` (LAPACK's QR and SVD, fastest on the CPU) and ``products``
 (Cholesky and matrix products in float64, fastest on a GPU and without synchronisation). ``auto`` is ``factors`` on the
-CPU, ``products`` elsewhere.
+CPU, ``products`` on other devices.
 """
 
 import math

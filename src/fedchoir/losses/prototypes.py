@@ -25,9 +25,9 @@ def class_prototypes(h: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, T
     >>> u.tolist(), counts.tolist()
     ([[0.0, 0.0], [2.0, 1.0]], [0.0, 2.0])
     """
-    member = one_hot(labels, classes).to(h.dtype)
-    counts = member.sum(dim=0)
-    return product(member.T, h) / counts.clamp_min(1).unsqueeze(1), counts
+    mask = one_hot(labels, classes).to(h.dtype)
+    counts = mask.sum(dim=0)
+    return product(mask.T, h) / counts.clamp_min(1).unsqueeze(1), counts
 
 
 def fuse_prototypes(
@@ -54,7 +54,7 @@ def fuse_prototypes(
 def prototype_contrast(
     h: Tensor, labels: Tensor, prototypes: Tensor, temperature: float, present: Tensor | None = None
 ) -> Tensor:
-    """FedProc's contrastive loss: draw features to the prototype of their class and away from the others.
+    """FedProc's contrastive loss: draw features to the prototype of their class, repel them from the others.
 
     FedProc (Mu et al., 2023), its global prototypical contrastive loss, with cosine similarity:
 

@@ -24,7 +24,7 @@ class FedCTParams(PGCTParams):
         description="targets of models: smallest (eq. 4) or largest (eq. 5) loss on their prototypes, or random",
     )
     lambda_fuse: float = Field(0.5, ge=0, le=1, description="λ_fuse of eq. 6: share of the global prototypes")
-    lambda_hy: float = Field(0.1, ge=0, description="λ_hy of eq. 7: extrapolation away from the class prototype")
+    lambda_hy: float = Field(0.1, ge=0, description="λ_hy of eq. 7: extrapolation from the class prototype")
     lambda_mix: float = Field(0.5, ge=0, le=1, description="λ_mix of eq. 8-10: share of the first sample")
     kappa: float = Field(1.0, ge=0, description="κ of eq. 13: weight of APCL")
     eta: float = Field(0.1, ge=0, description="η of eq. 13: weight of the loss on mixed features")

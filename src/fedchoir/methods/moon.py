@@ -20,7 +20,7 @@ class MOONParams(Settings):
 
 
 class MOON(FedAvg):
-    """FedAvg with a contrast that draws features to the global model's and away from the client's previous model's.
+    """FedAvg with a contrast: features near the global model's and far from the client's previous model's.
 
     Features are the classifier's input, without the paper's projection head. Both references are frozen and in eval
     mode. A client's first round has no previous model, so its loss is cross-entropy alone.

@@ -1,4 +1,4 @@
-"""Architectures by name, all behind one interface: feature map, features, classifier."""
+"""Models by name, with one interface: feature map, features, logits."""
 
 from fedchoir.models.base import VisionModel
 from fedchoir.models.registry import build, describe, names

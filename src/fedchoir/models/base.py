@@ -1,4 +1,4 @@
-"""The one interface that every architecture is used through, and the pieces the builders share."""
+"""The interface of all models, and the layers that builders share."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 Norm = Callable[[int], nn.Module]
-"""Makes the layer that normalises so many channels."""
+"""Makes a normalisation layer for a number of channels."""
 
 
 class VisionModel(nn.Module):
-    """An image classifier in three parts: images → feature map → features → logits.
+    """An image classifier of three modules: images → feature map → features → logits.
 
     Args:
-        name: the name it was built from, such as ``resnet10@16``.
-        trunk: B×3×H×W images → B×map_dim×h×w, the last map that still has positions.
-        neck: that map → B×feature_dim.
-        head: features → B×num_classes; dropout that belongs to the classifier is here.
+        name: the name that it was built from, such as ``resnet10@16``.
+        trunk: images B×3×H×W → the last spatial feature map B×map_dim×h×w.
+        neck: feature map → features B×feature_dim.
+        head: features → logits B×num_classes, including the classifier's dropout.
     """
 
     def __init__(
@@ -43,19 +43,19 @@ class VisionModel(nn.Module):
         self.head = head
 
     def feature_map(self, x: Tensor) -> Tensor:
-        """The last spatial map, before pooling: B×3×H×W → B×map_dim×h×w."""
+        """The last spatial feature map, before pooling: B×3×H×W → B×map_dim×h×w."""
         return self.trunk(x)
 
     def features(self, x: Tensor) -> Tensor:
-        """What the classifier sees, h: B×3×H×W → B×feature_dim."""
+        """The classifier's input h: B×3×H×W → B×feature_dim."""
         return self.neck(self.trunk(x))
 
     def classify(self, h: Tensor) -> Tensor:
-        """Features to logits: B×feature_dim → B×num_classes. ``h`` is not changed."""
+        """Features to logits: B×feature_dim → B×num_classes. ``h`` is not modified."""
         return self.head(h)
 
     def features_and_logits(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Features and logits (h, z) in one pass, so BatchNorm statistics move once."""
+        """Features and logits (h, z) in one pass, so that BatchNorm's statistics are updated once."""
         h = self.features(x)
         return h, self.classify(h)
 
@@ -74,57 +74,52 @@ class VisionModel(nn.Module):
 
 
 @dataclass(frozen=True)
-class Parts:
-    """What a builder returns; the arguments of :class:`VisionModel` that depend on the architecture."""
-
-    trunk: nn.Module
-    neck: nn.Module
-    head: nn.Module
-    map_dim: int
-    feature_dim: int
-
-
-@dataclass(frozen=True)
 class Spec:
-    """What a builder is given.
+    """What a builder needs to know.
 
     Attributes:
-        width: the number after ``@``, or the architecture's own.
+        name: the name that the model is built from.
+        width: the number after ``@``, or the architecture's default.
         num_classes: length of the logits.
         image_size: side of the square input images.
     """
 
+    name: str
     width: float
     num_classes: int
     image_size: int
 
     @property
     def base_width(self) -> int:
-        """The width where it counts channels."""
+        """The width as a number of channels."""
         return int(self.width)
+
+    def model(self, trunk: nn.Module, neck: nn.Module, head: nn.Module, map_dim: int, feature_dim: int) -> VisionModel:
+        """The model from its modules and their output widths."""
+        dims = {"map_dim": map_dim, "feature_dim": feature_dim, "num_classes": self.num_classes}
+        return VisionModel(self.name, trunk, neck, head, **dims)
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """One built-in name.
+    """A built-in model name.
 
     Attributes:
         summary: one line for ``fedchoir list models``.
-        assemble: makes the parts.
-        width: the default of the number after ``@``: an ``int`` counts channels (the base width), a ``float``
-            multiplies all channel counts, ``None`` means that there is nothing to narrow.
+        build: makes the model.
+        width: the default of the number after ``@``: an ``int`` is a number of channels (the base width), a ``float``
+            multiplies all channel counts, ``None``: the width is fixed.
     """
 
     summary: str
-    assemble: Callable[[Spec], Parts]
+    build: Callable[[Spec], VisionModel]
     width: int | float | None
 
 
 class GridPool(nn.Module):
-    """Average a B×C×h×w map into ``side``×``side`` cells and flatten to B×(C·side²).
+    """Average a B×C×h×w map into ``side``×``side`` cells and flatten it to B×(C·side²).
 
-    A map that already has that size is only flattened, so at the size a model is made for nothing is averaged
-    (and the backward pass stays deterministic on CUDA). The choice depends on shapes alone.
+    A map of that size is only flattened, which keeps the backward pass deterministic on CUDA.
     """
 
     def __init__(self, side: int) -> None:
@@ -143,13 +138,13 @@ def global_pool() -> nn.Module:
 
 
 def conv_norm_relu(inputs: int, outputs: int, norm: Norm = nn.BatchNorm2d) -> nn.Sequential:
-    """3×3 convolution that keeps the size, BatchNorm or another one, ReLU."""
+    """3×3 convolution that keeps the size, normalisation, ReLU."""
     convolution = nn.Conv2d(inputs, outputs, kernel_size=3, padding=1, bias=False)
     return nn.Sequential(convolution, norm(outputs), nn.ReLU(inplace=True))
 
 
 def init_kaiming(module: nn.Module) -> None:
-    """He et al.'s normal initialisation of every convolution (fan out); other layers keep PyTorch's own."""
+    """He et al.'s normal initialisation of every convolution (fan out); other layers keep PyTorch's."""
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d):
             nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")

@@ -8,28 +8,33 @@ What WIDTH means depends on the architecture:
 - ``mobilenet_v2`` ``efficientnet_b0`` ``googlenet``: a multiplier of all channel counts; depth stays.
 - ``mlp``: hidden units. ``logistic`` has no width.
 
-Weights are always random, drawn from torch's global generator: seed it before :func:`build`.
+Weights are random, drawn from torch's global generator: seed it before :func:`build`.
 """
 
 from __future__ import annotations
 
 import difflib
 import math
+from functools import cache
 
 from fedchoir.models.base import Architecture, Spec, VisionModel
-from fedchoir.models.image import classic, googlenet, mobile, resnet
-from fedchoir.models.image.timm_models import PREFIX, build_timm
 from fedchoir.utils.errors import UsageError
 
-_ARCHITECTURES: dict[str, Architecture] = {
-    **resnet.ARCHITECTURES,
-    **mobile.ARCHITECTURES,
-    **googlenet.ARCHITECTURES,
-    **classic.ARCHITECTURES,
-}
+PREFIX = "timm:"
 _SEE = "(see `fedchoir list models`)"
-_SMALLEST_IMAGE = 16
-_WIDEST, _LARGEST_MULTIPLIER = 4096, 16.0
+_MIN_IMAGE = 16
+_MAX_WIDTH, _MAX_MULTIPLIER = 4096, 16.0
+
+
+@cache
+def _architectures() -> dict[str, Architecture]:
+    from fedchoir.models.image import classic, googlenet, mobile, resnet
+
+    return {
+        name: architecture
+        for module in (resnet, mobile, googlenet, classic)
+        for name, architecture in module.ARCHITECTURES.items()
+    }
 
 
 def names() -> list[str]:
@@ -38,11 +43,11 @@ def names() -> list[str]:
     >>> names()[:3]
     ['alexnet', 'cnn2', 'efficientnet_b0']
     """
-    return sorted(_ARCHITECTURES)
+    return sorted(_architectures())
 
 
 def describe(name: str) -> str:
-    """One line about a name, with or without its width.
+    """A one-line description of a name, with or without its width.
 
     >>> describe("simple_cnn@8")
     "two 5×5 convolutions (FedAvg's CNN); @WIDTH = first width (32)"
@@ -53,10 +58,10 @@ def describe(name: str) -> str:
 
 
 def build(name: str, num_classes: int, *, image_size: int = 32) -> VisionModel:
-    """A model with random weights, in training mode, on the CPU.
+    """Build a model with random weights, in training mode, on the CPU.
 
     Args:
-        name: see the top of this module.
+        name: see the module.
         num_classes: length of the logits.
         image_size: side of the square input images, at least 16. ``mlp``, ``logistic`` and timm's
             transformers then take this size only; all others take any.
@@ -69,29 +74,20 @@ def build(name: str, num_classes: int, *, image_size: int = 32) -> VisionModel:
     """
     if num_classes < 1:
         raise UsageError(f"num_classes is {num_classes}; a model needs at least 1 class")
-    if image_size < _SMALLEST_IMAGE:
-        raise UsageError(
-            f"image_size is {image_size}; models take images of {_SMALLEST_IMAGE}×{_SMALLEST_IMAGE} or more"
-        )
+    if image_size < _MIN_IMAGE:
+        raise UsageError(f"image_size is {image_size}; models take images of {_MIN_IMAGE}×{_MIN_IMAGE} or more")
     if name.startswith(PREFIX):
+        from fedchoir.models.image.timm_models import build_timm
+
         return build_timm(name, num_classes, image_size)
     architecture, width = _parse(name)
-    parts = architecture.assemble(Spec(width, num_classes, image_size))
-    return VisionModel(
-        name,
-        parts.trunk,
-        parts.neck,
-        parts.head,
-        map_dim=parts.map_dim,
-        feature_dim=parts.feature_dim,
-        num_classes=num_classes,
-    )
+    return architecture.build(Spec(name, width, num_classes, image_size))
 
 
 def _parse(name: str) -> tuple[Architecture, float]:
-    """The architecture and the width that ``NAME`` or ``NAME@WIDTH`` stand for."""
+    """The architecture and the width of ``NAME`` or ``NAME@WIDTH``."""
     base, at, text = name.partition("@")
-    architecture = _ARCHITECTURES.get(base)
+    architecture = _architectures().get(base)
     if architecture is None:
         close = difflib.get_close_matches(base.lower(), names(), n=3, cutoff=0.5)
         hint = f"; did you mean {', '.join(close)}?" if close else ""
@@ -102,23 +98,19 @@ def _parse(name: str) -> tuple[Architecture, float]:
 
 
 def _width(name: str, base: str, text: str, default: int | float | None) -> float:
-    """The number after ``@``: whole for a base width, any positive one for a multiplier."""
+    """The number after ``@``: an integer base width, or any positive multiplier."""
     if default is None:
         raise UsageError(f"model '{name}': {base} has no width; write '{base}' {_SEE}")
     if isinstance(default, int):
-        if text.isascii() and text.isdigit() and 1 <= int(text) <= _WIDEST:
+        if text.isascii() and text.isdigit() and 1 <= int(text) <= _MAX_WIDTH:
             return int(text)
-        right = f"a whole number from 1 to {_WIDEST}, such as {base}@{max(1, default // 4)}"
+        right = f"a whole number from 1 to {_MAX_WIDTH}, such as {base}@{max(1, default // 4)}"
     else:
-        width = _number(text)
-        if 0 < width <= _LARGEST_MULTIPLIER:
+        try:
+            width = float(text)
+        except ValueError:
+            width = math.nan
+        if 0 < width <= _MAX_MULTIPLIER:
             return width
-        right = f"a width multiplier above 0 and at most {_LARGEST_MULTIPLIER:g}, such as {base}@0.25"
+        right = f"a width multiplier above 0 and at most {_MAX_MULTIPLIER:g}, such as {base}@0.25"
     raise UsageError(f"model '{name}': the width '{text}' should be {right} {_SEE}")
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan

@@ -1,7 +1,7 @@
-"""Random augmentation of whole batches on the device, every sample with its own parameters.
+"""Random augmentation of whole batches on the device, with individual parameters for every image.
 
-The random numbers are drawn on a CPU generator and sent over, so that every device sees the same augmentation and
-nothing waits for the device. Colour jitter is applied in a fixed order: brightness, contrast, saturation, hue.
+The random numbers are drawn on a CPU generator and copied, so that the augmentation is the same on every device and
+nothing synchronises with it. Colour jitter has a fixed order: brightness, contrast, saturation, hue.
 """
 
 from __future__ import annotations
@@ -28,19 +28,18 @@ GREY_PROBABILITY = 0.2
 FCCL_PADDING = 4
 FCCL_DEGREES = 15.0
 AFFINE_DEGREES = 15.0
-AFFINE_ZOOM = 1.25  # at most so much larger or smaller
-AFFINE_SHIFT = 0.1  # of the side
+AFFINE_ZOOM = 1.25  # largest factor either way
+AFFINE_SHIFT = 0.1  # relative to the side
 RECOLOR_SHARE = 0.5
 
 
 def augment(images: Tensor, kind: Augmentation, generator: torch.Generator) -> Tensor:
-    """uint8 B×3×S×S → float32 B×3×S×S in [0, 1] on the same device, each sample changed on its own.
+    """Augment a batch: uint8 B×3×S×S → float32 B×3×S×S in [0, 1] on the same device.
 
-    ``weak``: random resized crop and horizontal flip. ``strong``: weak, colour jitter and greyscale. ``fccl``: crop
-    after padding by 4, flip and rotation within ±15° (the augmentation of FCCL's released code). ``affine``: rotation
-    within ±15°, zoom by up to 1.25 either way and shift by up to a tenth of the side, never mirrored: for digits and
-    letters. ``recolor``: half of the images drawn anew in any two colours (`style.paint`). ``affine-recolor``: both.
-    ``none``: scaled to [0, 1] only.
+    ``none``: scaling to [0, 1] only. ``weak``: random resized crop and horizontal flip. ``strong``: weak, colour jitter
+    and greyscale. ``fccl``: crop after padding by 4, flip and rotation within ±15° (FCCL's released code). ``affine``:
+    rotation within ±15°, zoom by up to 1.25 either way and shift by up to a tenth of the side, without flip, for digits
+    and characters. ``recolor``: half of the images in two random colours (`recolor`). ``affine-recolor``: both.
 
     >>> batch = torch.randint(0, 256, (4, 3, 8, 8), dtype=torch.uint8)
     >>> augment(batch, "strong", torch.Generator().manual_seed(1)).shape
@@ -69,18 +68,18 @@ def augment(images: Tensor, kind: Augmentation, generator: torch.Generator) -> T
     boxes = draw_boxes(batch, side, generator)
     flipped = torch.rand(batch, generator=generator) < 0.5
     pixels = resized_crop(pixels, boxes, flipped)
-    return pixels if kind == "weak" else _recolour(pixels, generator)
+    return pixels if kind == "weak" else _jitter_and_grey(pixels, generator)
 
 
 def _send(device: torch.device, *parameters: Tensor) -> list[Tensor]:
-    """A few numbers per sample to the device, without waiting for it."""
+    """Copy parameters to the device without synchronisation."""
     return [parameter.to(device, non_blocking=True) for parameter in parameters]
 
 
 def draw_boxes(batch: int, side: int, generator: torch.Generator) -> Tensor:
     """Boxes of random resized crops, int64 B×4: top, left, height, width.
 
-    Area and aspect ratio are drawn until the box fits, at most ten times; then the whole image is taken.
+    The box is the first of ten draws of area and aspect ratio that fits, else the whole image.
     """
     attempts = (CROP_ATTEMPTS, batch)
     area = torch.empty(attempts).uniform_(*CROP_SCALE, generator=generator) * side * side
@@ -99,66 +98,64 @@ def draw_boxes(batch: int, side: int, generator: torch.Generator) -> Tensor:
 
 
 def resized_crop(pixels: Tensor, boxes: Tensor, flipped: Tensor) -> Tensor:
-    """Cut ``boxes`` (B×4: top, left, height, width) out of float B×3×S×S and stretch them to S×S, bilinearly."""
+    """Crop ``boxes`` (B×4: top, left, height, width) of float B×3×S×S and resize them to S×S, bilinearly."""
     side = pixels.shape[-1]
     boxes, flipped = _send(pixels.device, boxes, flipped)
     top, left, height, width = boxes.to(torch.float32).unbind(1)
     rows = _samples(top, height, side)
     columns = _samples(left, width, side)
     columns = torch.where(flipped[:, None], columns.flip(1), columns)
-    return _look_up(pixels, rows[:, :, None].expand(-1, -1, side), columns[:, None, :].expand(-1, side, -1))
+    return _look_up(pixels, rows[:, :, None], columns[:, None, :])
 
 
 def _samples(start: Tensor, length: Tensor, side: int) -> Tensor:
-    """Where S output pixels lie along an axis (B×S, in input pixels), never outside the box."""
+    """The positions of S output pixels along an axis (B×S, in input pixels), inside the box."""
     centres = (torch.arange(side, device=start.device) + 0.5) / side
     inside = (centres * length[:, None] - 0.5).clamp_min(0)
     return start[:, None] + torch.minimum(inside, length[:, None] - 1)
 
 
 def shift(pixels: Tensor, top: Tensor, left: Tensor, flipped: Tensor) -> Tensor:
-    """Move the window by whole pixels (B each; zeros come in from outside), then mirror it where ``flipped``."""
+    """Shift images by whole pixels (B each; zeros outside), then flip them where ``flipped``."""
     side = pixels.shape[-1]
     top, left, flipped = _send(pixels.device, top, left, flipped)
     steps = torch.arange(side, device=pixels.device)
     rows, columns = ((steps + start[:, None]).float() for start in (top, left))
     columns = torch.where(flipped[:, None], columns.flip(1), columns)
-    rows, columns = rows[:, :, None].expand(-1, -1, side), columns[:, None, :].expand(-1, side, -1)
-    return _look_up(pixels, rows, columns, mode="nearest")
+    return _look_up(pixels, rows[:, :, None], columns[:, None, :], mode="nearest")
 
 
 def rotate(pixels: Tensor, degrees: Tensor) -> Tensor:
-    """Turn every image counter-clockwise about its centre by its own angle (B); nearest pixel, zeros outside."""
-    side = pixels.shape[-1]
+    """Rotate every image counter-clockwise about its centre by its own angle (B); nearest pixel, zeros outside."""
     (angle,) = _send(pixels.device, torch.deg2rad(degrees)[:, None, None])
-    centred = torch.arange(side, device=pixels.device) - (side - 1) / 2
-    y, x = centred[None, :, None], centred[None, None, :]
-    columns = angle.cos() * x - angle.sin() * y + (side - 1) / 2
-    rows = angle.sin() * x + angle.cos() * y + (side - 1) / 2
-    return _look_up(pixels, rows, columns, mode="nearest")
+    return _look_up(pixels, *_rotation(pixels, angle), mode="nearest")
 
 
 def affine(pixels: Tensor, degrees: Tensor, zoom: Tensor, move: Tensor) -> Tensor:
-    """Turn every image counter-clockwise about its centre (B), enlarge it (B) and move it down and to the right by so
-    many pixels (2×B); bilinear, with the border's colours outside."""
-    side = pixels.shape[-1]
-    angle, zoom, move = _send(pixels.device, torch.deg2rad(degrees)[:, None, None], zoom[:, None, None], move)
-    centred = torch.arange(side, device=pixels.device) - (side - 1) / 2
-    y = (centred[None, :, None] - move[0, :, None, None]) / zoom
-    x = (centred[None, None, :] - move[1, :, None, None]) / zoom
-    columns = angle.cos() * x - angle.sin() * y + (side - 1) / 2
-    rows = angle.sin() * x + angle.cos() * y + (side - 1) / 2
-    return _look_up(pixels, rows, columns, outside="border")
+    """Rotate every image counter-clockwise about its centre (B), zoom it (B) and move it down and right (2×B
+    pixels); bilinear, with the border's colours outside."""
+    angle, zoom, move = _send(pixels.device, *(t[..., None, None] for t in (torch.deg2rad(degrees), zoom, move)))
+    return _look_up(pixels, *_rotation(pixels, angle, zoom, move), outside="border")
+
+
+def _rotation(
+    pixels: Tensor, angle: Tensor, zoom: Tensor | float = 1.0, move: Tensor | tuple[float, float] = (0.0, 0.0)
+) -> tuple[Tensor, Tensor]:
+    """The input rows and columns of every output pixel, B×S×S each."""
+    centre = (pixels.shape[-1] - 1) / 2
+    centred = torch.arange(pixels.shape[-1], device=pixels.device) - centre
+    y, x = (centred[None, :, None] - move[0]) / zoom, (centred[None, None, :] - move[1]) / zoom
+    return angle.sin() * x + angle.cos() * y + centre, angle.cos() * x - angle.sin() * y + centre
 
 
 def _look_up(pixels: Tensor, rows: Tensor, columns: Tensor, mode: str = "bilinear", outside: str = "zeros") -> Tensor:
-    """Read B×3×S×S at positions given in pixels (B×S×S each); zeros outside the image, or its border."""
+    """Read B×3×S×S at rows and columns in pixels (broadcast to B×S×S); zeros outside the image, or its border."""
     side = pixels.shape[-1]
-    grid = torch.stack([columns, rows], dim=-1).add_(0.5).mul_(2 / side).sub_(1)
+    grid = torch.stack(torch.broadcast_tensors(columns, rows), dim=-1).add_(0.5).mul_(2 / side).sub_(1)
     return F.grid_sample(pixels, grid, mode=mode, padding_mode=outside, align_corners=False)
 
 
-def _recolour(pixels: Tensor, generator: torch.Generator) -> Tensor:
+def _jitter_and_grey(pixels: Tensor, generator: torch.Generator) -> Tensor:
     """Colour jitter for most samples, greyscale for some."""
     batch = len(pixels)
     strength = torch.tensor(JITTER)[:, None]
@@ -172,7 +169,7 @@ def _recolour(pixels: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def jitter(pixels: Tensor, brightness: Tensor, contrast: Tensor, saturation: Tensor, hue: Tensor) -> Tensor:
-    """Brightness, contrast, saturation (factors, 1 = as it is) and hue (turns, 0 = as it is), B each, in order."""
+    """Change brightness, contrast, saturation (factors, neutral 1) and hue (turns, neutral 0), B each, in order."""
     pixels = (pixels * brightness.view(-1, 1, 1, 1)).clamp(0, 1)
     pixels = _blend(pixels, grey(pixels).mean(dim=(1, 2, 3), keepdim=True), contrast)
     pixels = _blend(pixels, grey(pixels), saturation)
@@ -184,7 +181,7 @@ def _blend(pixels: Tensor, other: Tensor, factor: Tensor) -> Tensor:
 
 
 def turn_hue(pixels: Tensor, turns: Tensor) -> Tensor:
-    """Move the hue of every image by its own part of a full circle (B), keeping saturation and value."""
+    """Rotate the hue of every image by a fraction of a full circle (B), keeping saturation and value."""
     red, green, blue = pixels.unbind(1)
     value = pixels.amax(dim=1)
     chroma = value - pixels.amin(dim=1)

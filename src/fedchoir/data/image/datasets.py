@@ -1,4 +1,4 @@
-"""Data sets by name, wherever they lie under the data root: `.npz`, torchvision's layout, or folders of images."""
+"""Image data sets by name, found under the data root as `.npz`, in torchvision's layout, or as folders of images."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from fedchoir.utils.rng import generator
 
 __all__ = ["SOURCES", "Domain", "Source", "domain_from", "fetch", "load_domain"]
 
-SPLIT_SEED = 0  # held-out parts do not depend on a run's seed, so that runs can be compared
+SPLIT_SEED = 0  # held-out splits do not depend on a run's seed, so that runs are comparable
 
 
 @dataclass(frozen=True)
 class Domain:
-    """Images of one origin: labels are positions in ``classes``.
+    """Training and test images of one domain; labels are positions in ``classes``.
 
     Attributes:
-        own_test: the test part is the data set's own, not held out by us.
-        notes: what a reader of a result must know.
+        own_test: the data set has its own test split; otherwise it was held out here.
+        notes: facts that qualify a result.
     """
 
     name: str
@@ -52,13 +52,13 @@ class Domain:
 
 @dataclass(frozen=True)
 class Source:
-    """Where a data set may lie under the data root, and how to get it."""
+    """Where a data set may be under the data root, and how to get it."""
 
     stems: tuple[str, ...]  # of .npz files
-    folders: tuple[str, ...] = ()  # lenient about case and punctuation
+    folders: tuple[str, ...] = ()  # any case and punctuation
     get: str = ""
-    train_size: int | None = None  # of the complete set
-    own_test: bool = True  # whether the set comes with a test part
+    train_size: int | None = None  # of the complete data set
+    own_test: bool = True  # whether the data set has a test split
 
 
 def _office(folders: tuple[str, ...], domain: str, spellings: tuple[str, ...], get: str) -> Source:
@@ -120,45 +120,45 @@ def load_domain(
     """A data set by the name that `SOURCES` has for it, or ``digits-lite/<domain>``.
 
     ``root`` is the data root: if None, $FEDCHOIR_DATA, else ~/.cache/fedchoir. Tried in order: ``<name>.npz``,
-    torchvision's layout, folders of images. A set without a test part of its own is split 80/20, always alike.
+    torchvision's layout, folders of images. A data set without a test split is split 80/20, independent of the run.
     """
     short = name.rpartition("/")[2]
     if name.startswith("digits-lite/") and short in embedded.DOMAINS:
-        train, test = (resized(part, image_size) for part in embedded.digits_lite()[short])
+        train, test = (resized(split, image_size) for split in embedded.digits_lite()[short])
         return Domain(short, train, test, embedded.CLASSES)
     if name not in SOURCES:
         raise UsageError(f"data set: {name!r} is not one of {', '.join(SOURCES)}")
     folder, source = data_root(root), SOURCES[name]
     raw, notes = _read(name, source, folder, image_size, progress)
     if source.train_size is not None and len(raw.train) != source.train_size:
-        notes += (f"{short}: {len(raw.train)} training images here, {source.train_size} in the complete set",)
+        notes += (f"{short}: {len(raw.train)} training images found, {source.train_size} in the complete data set",)
     domain = domain_from(raw, short, notes)
     return domain if source.own_test else Domain(short, domain.train, domain.test, domain.classes, False, notes)
 
 
 def domain_from(raw: Raw, name: str, notes: tuple[str, ...] = ()) -> Domain:
-    """A domain from what lies on disk: its own test part, or 20 % of every class held out."""
+    """A domain with its own test split, or with 20 % of every class held out."""
     if raw.test is not None:
         return Domain(name, raw.train, raw.test, raw.classes, True, notes)
     train, test = held_out(raw.train, generator(SPLIT_SEED, "held-out", name))
     if not len(test):
-        raise UsageError(f"{name}: {len(raw.train)} images are too few to hold some out for testing; add a test part")
+        raise UsageError(f"{name}: {len(raw.train)} images are too few to hold some out for testing; add a test split")
     return Domain(name, train, test, raw.classes, False, notes)
 
 
 def resized(images: ImageSet, size: int) -> ImageSet:
-    """The set at another image size."""
+    """The images at another size."""
     if images.images.shape[-1] == size:
         return images
     return ImageSet(as_images(images.images.numpy(), size), images.labels, images.mean, images.std)
 
 
 def _read(name: str, source: Source, root: Path, size: int, progress: Progress | None) -> tuple[Raw, tuple[str, ...]]:
-    """The first place that has the set."""
+    """Read the data set from the first place that has it."""
     for stem in source.stems:
         path = find_npz(root, stem)
         if path is not None:
-            recreated = f"syn: read from {path.name}, not from the original synthetic digits; may be a re-creation"
+            recreated = f"syn: read from {path.name}, not from the original synthetic digits; it may be a re-creation"
             return read_npz(path, size), (recreated,) if name == "syn" else ()
     raw = read_torchvision(name, root, size)
     if raw is None and name == "syn":
@@ -174,7 +174,7 @@ def _read(name: str, source: Source, root: Path, size: int, progress: Progress |
 
 
 def found(name: str, root: Path | None = None) -> str:
-    """Where a data set lies under the data root, or the empty string."""
+    """The path of a data set relative to the data root; empty if it is missing."""
     folder, source = data_root(root), SOURCES[name]
     places = [find_npz(folder, stem) for stem in source.stems]
     places += [folder / FILES[name]] if name in FILES else []
@@ -190,7 +190,7 @@ def _missing(name: str, source: Source, root: Path) -> str:
 
 def _synthetic_mat(root: Path, size: int) -> Raw | None:
     """The synthetic digits as first published: two MATLAB files, X of H×W×3×N and y of N."""
-    files = [root / f"synth_{part}_32x32.mat" for part in ("train", "test")]
+    files = [root / f"synth_{split}_32x32.mat" for split in ("train", "test")]
     if not all(file.is_file() for file in files):
         return None
     sets = []
@@ -205,15 +205,15 @@ def _synthetic_mat(root: Path, size: int) -> Raw | None:
 
 
 def _food_lists(folder: Path, size: int, progress: Progress | None) -> Raw | None:
-    """VireoFood-172 as published: images under ``ready_chinese_food/``, parts listed in TR.txt and TE.txt."""
+    """VireoFood-172 as published: images under ``ready_chinese_food/``, splits listed in TR.txt and TE.txt."""
     lists = find_folder(folder, "SplitAndIngreLabel")
     images = find_folder(folder, "ready_chinese_food")
     if lists is None or images is None or not images_below(images):
         return None
-    parts = []
+    splits = []
     for file in (lists / "TR.txt", lists / "TE.txt"):
         if not file.is_file():
-            raise UsageError(f"{file}: no such file; VireoFood-172 lists its parts there")
+            raise UsageError(f"{file}: no such file; VireoFood-172 lists its splits there")
         rows = [line.strip().lstrip("/") for line in file.read_text().splitlines() if line.strip()]
-        parts.append(([images / row for row in rows], [row.split("/")[0] for row in rows]))
-    return read_lists(parts, size, "vireofood172", progress)
+        splits.append(([images / row for row in rows], [row.split("/")[0] for row in rows]))
+    return read_lists(splits, size, "vireofood172", progress)

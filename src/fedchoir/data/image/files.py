@@ -1,4 +1,4 @@
-"""Reading image sets from disk: `.npz` files and folders of images. Every error names the file."""
+"""Read image sets from `.npz` files and folders of images. Every error names the file."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from torchvision.datasets.folder import IMG_EXTENSIONS
 from fedchoir.data.image.image_set import ImageSet, as_images
 from fedchoir.utils.errors import UsageError
 
-Progress = Callable[[int, int, str], None]  # images done, images in all, what is being decoded
+Progress = Callable[[int, int, str], None]  # decoded images, all images, name of the data set
 
-TRAIN_PARTS = ("train", "training", "imgs_train")
-TEST_PARTS = ("test", "testing", "imgs_test", "val", "valid", "validation", "imgs_valid")
+TRAIN_FOLDERS = ("train", "training", "imgs_train")
+TEST_FOLDERS = ("test", "testing", "imgs_test", "val", "valid", "validation", "imgs_valid")
 ANNOTATIONS = "val_annotations.txt"
 
 
 @dataclass(frozen=True)
 class Raw:
-    """An image set as found on disk: ``test`` is None where the source has no test part."""
+    """An image set as found on disk; ``test`` is None where there is no test split."""
 
     train: ImageSet
     test: ImageSet | None
@@ -42,7 +42,7 @@ def data_root(root: Path | None) -> Path:
 
 
 def plain(name: str) -> str:
-    """A name without case and punctuation, to accept usual spellings.
+    """A name in lower case without punctuation, to accept any usual spelling.
 
     >>> plain("Office-Caltech_10") == plain("office caltech10")
     True
@@ -51,12 +51,12 @@ def plain(name: str) -> str:
 
 
 def subfolders(folder: Path) -> list[Path]:
-    """Visible sub-folders, by name."""
+    """Visible sub-folders, sorted by name."""
     return sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
 
 
 def find_folder(root: Path, relative: str) -> Path | None:
-    """The folder ``relative`` to ``root``, whatever its spelling of case, spaces and dashes; None if absent."""
+    """The folder ``relative`` to ``root`` in any case and punctuation; None if absent."""
     found = root
     for step in relative.split("/"):
         candidates = [d for d in subfolders(found) if plain(d.name) == plain(step)] if found.is_dir() else []
@@ -67,7 +67,7 @@ def find_folder(root: Path, relative: str) -> Path | None:
 
 
 def find_npz(root: Path, stem: str) -> Path | None:
-    """``<root>/<stem>.npz``, whatever its spelling; None if absent."""
+    """``<root>/<stem>.npz`` in any case and punctuation; None if absent."""
     files = sorted(root.glob("*.npz")) if root.is_dir() else []
     return next((file for file in files if plain(file.stem) == plain(stem)), None)
 
@@ -76,29 +76,30 @@ def read_npz(path: Path, size: int) -> Raw:
     """Arrays ``train_x, train_y`` (and ``test_x, test_y``), or ``x, y``; optional ``label_names``."""
     arrays = _npz_arrays(path)
     prefix = "train_" if "train_x" in arrays else ""
-    parts = [p for p in (prefix, "test_") if f"{p}x" in arrays or p == prefix]
-    missing = [f"{p}{k}" for p in parts for k in "xy" if f"{p}{k}" not in arrays]
+    prefixes = [p for p in (prefix, "test_") if f"{p}x" in arrays or p == prefix]
+    missing = [f"{p}{k}" for p in prefixes for k in "xy" if f"{p}{k}" not in arrays]
     if missing:
         raise UsageError(f"{path}: no array {missing[0]!r}; wanted train_x, train_y, test_x, test_y, or x and y")
-    labels, classes = _named_labels(path, [arrays[f"{p}y"] for p in parts], arrays.get("label_names"))
+    labels, classes = _named_labels(path, [arrays[f"{p}y"] for p in prefixes], arrays.get("label_names"))
     sets = []
-    for part, label in zip(parts, labels, strict=True):
-        try:
-            images = as_images(arrays[f"{part}x"], size)
-        except ValueError as error:
-            raise UsageError(f"{path}: {part}x: {error}") from error
+    for p, label in zip(prefixes, labels, strict=True):
+        images = _images(path, arrays, f"{p}x", size)
         if len(images) != len(label):
-            raise UsageError(f"{path}: {len(images)} images in {part}x but {len(label)} labels in {part}y")
+            raise UsageError(f"{path}: {len(images)} images in {p}x but {len(label)} labels in {p}y")
         sets.append(ImageSet(images, label))
     return Raw(sets[0], sets[1] if len(sets) > 1 else None, classes)
 
 
 def read_public_npz(path: Path, size: int) -> Tensor:
-    """The images of ``train_x`` or ``x``; labels are not looked at. uint8 N×3×S×S."""
+    """The images of ``train_x`` or ``x``, uint8 N×3×S×S; labels are ignored."""
     arrays = _npz_arrays(path)
     key = next((k for k in ("train_x", "x") if k in arrays), None)
     if key is None:
         raise UsageError(f"{path}: no array 'train_x' or 'x'")
+    return _images(path, arrays, key, size)
+
+
+def _images(path: Path, arrays: dict[str, np.ndarray], key: str, size: int) -> Tensor:
     try:
         return as_images(arrays[key], size)
     except ValueError as error:
@@ -117,7 +118,7 @@ def _npz_arrays(path: Path) -> dict[str, np.ndarray]:
 def _named_labels(
     path: Path, arrays: Sequence[np.ndarray], names: np.ndarray | None
 ) -> tuple[list[Tensor], tuple[str, ...]]:
-    """Labels of every part as positions in one tuple of class names."""
+    """Labels of every split as positions in one tuple of class names."""
     flat = [a.reshape(-1) if a.ndim == 2 and a.shape[1] == 1 else a for a in arrays]
     if any(a.ndim != 1 or a.dtype.kind not in "iuU" for a in flat):
         raise UsageError(f"{path}: labels must be one whole number or one name per image")
@@ -136,19 +137,19 @@ def read_folder(folder: Path, size: int, progress: Progress | None = None) -> Ra
     inside = {plain(d.name): d for d in subfolders(folder)}
     if set(inside) == {"images"} and subfolders(inside["images"]):
         return read_folder(inside["images"], size, progress)
-    train = next((inside[p] for p in map(plain, TRAIN_PARTS) if p in inside), None)
-    tests = [inside[p] for p in map(plain, TEST_PARTS) if p in inside]
-    if train is None or not (tests or len(inside) == 1):  # a class may be called "train": think of vehicles
+    train = next((inside[p] for p in map(plain, TRAIN_FOLDERS) if p in inside), None)
+    tests = [inside[p] for p in map(plain, TEST_FOLDERS) if p in inside]
+    if train is None or not (tests or len(inside) == 1):  # "train" may be the name of a class
         return read_lists([class_tree(folder)], size, folder.name, progress)
-    parts = [class_tree(train)]
+    splits = [class_tree(train)]
     if tests:
         annotated = [test for test in tests if (test / ANNOTATIONS).is_file()]
-        parts.append(_annotated(annotated[0]) if annotated else class_tree(tests[0]))
-    return read_lists(parts, size, folder.name, progress)
+        splits.append(_annotated(annotated[0]) if annotated else class_tree(tests[0]))
+    return read_lists(splits, size, folder.name, progress)
 
 
 def class_tree(folder: Path) -> tuple[list[Path], list[str]]:
-    """Every image below ``folder`` with the name of the class folder that it lies in, in order of names."""
+    """All images below ``folder``, sorted by path, and the names of their class folders."""
     paths, names = [], []
     for directory in subfolders(folder):
         found = images_below(directory)
@@ -161,7 +162,7 @@ def class_tree(folder: Path) -> tuple[list[Path], list[str]]:
 
 
 def _annotated(folder: Path) -> tuple[list[Path], list[str]]:
-    """Tiny-ImageNet's validation part: files in ``images/``, their classes in ``val_annotations.txt``."""
+    """Tiny-ImageNet's validation split: files in ``images/``, their classes in ``val_annotations.txt``."""
     rows = [line.split("\t") for line in (folder / ANNOTATIONS).read_text().splitlines() if line.strip()]
     if not rows or any(len(row) < 2 for row in rows):
         raise UsageError(f"{folder / ANNOTATIONS}: wanted lines of image name, tab, class")
@@ -169,26 +170,26 @@ def _annotated(folder: Path) -> tuple[list[Path], list[str]]:
 
 
 def images_below(folder: Path) -> list[Path]:
-    """Image files at any depth, by path."""
+    """Image files at any depth, sorted by path."""
     found = (p for p in folder.rglob("*") if p.suffix.lower() in IMG_EXTENSIONS and not p.name.startswith("."))
     return sorted(p for p in found if p.is_file())
 
 
 def read_lists(
-    parts: Sequence[tuple[list[Path], list[str]]], size: int, title: str, progress: Progress | None = None
+    splits: Sequence[tuple[list[Path], list[str]]], size: int, title: str, progress: Progress | None = None
 ) -> Raw:
-    """Decode lists of (files, class names), train first; the classes are all names met, in order."""
-    classes = tuple(sorted({name for _, names in parts for name in names}))
+    """Decode the (files, class names) of the training and test splits; classes are sorted by name."""
+    classes = tuple(sorted({name for _, names in splits for name in names}))
     position = {name: i for i, name in enumerate(classes)}
     sets = []
-    for paths, names in parts:
+    for paths, names in splits:
         labels = torch.tensor([position[name] for name in names], dtype=torch.int64)
         sets.append(ImageSet(decode(paths, size, title, progress), labels))
     return Raw(sets[0], sets[1] if len(sets) > 1 else None, classes)
 
 
 def decode(paths: Sequence[Path], size: int, title: str = "", progress: Progress | None = None) -> Tensor:
-    """Image files → uint8 N×3×S×S, in order; bilinear with antialiasing, grey and palettes to three channels."""
+    """Image files → uint8 N×3×S×S, in order: bilinear with antialiasing, three channels."""
     images = torch.empty((len(paths), 3, size, size), dtype=torch.uint8)
     with ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1)) as pool:
         for i, pixels in enumerate(pool.map(lambda path: _decode_one(path, size), paths)):
@@ -202,7 +203,7 @@ def _decode_one(path: Path, size: int) -> np.ndarray:
     try:
         with Image.open(path) as opened:
             small = opened.convert("RGB").resize((size, size), Image.Resampling.BILINEAR)
-    except Exception as error:  # Pillow's decoders raise whatever a damaged file leads them to
+    except Exception as error:  # Pillow's decoders raise many kinds of errors on damaged files
         reason = "empty file" if path.is_file() and not path.stat().st_size else "not a readable image"
         raise UsageError(f"{path}: {reason if path.is_file() else 'no such file'}") from error
     return np.array(small)

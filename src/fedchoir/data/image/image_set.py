@@ -1,4 +1,4 @@
-"""Sets of small images, decoded once and held as bytes; float only appears batch by batch, on the device."""
+"""Labelled images as uint8 tensors; batches are converted to float on the device."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class ImageSet:
 
     Attributes:
         images: uint8, N×3×S×S, contiguous.
-        labels: int64, N; a number is a position in the scenario's ``classes``.
-        mean: what to subtract per channel, for images in [0, 1].
-        std: what to divide by per channel.
+        labels: int64, N; positions in the scenario's ``classes``.
+        mean: per channel, of images in [0, 1].
+        std: per channel.
     """
 
     images: Tensor
@@ -50,8 +50,17 @@ class ImageSet:
         """The images at ``index`` (int64 positions or a boolean mask of N), in that order."""
         return replace(self, images=self.images[index].contiguous(), labels=self.labels[index].contiguous())
 
+    def joined(self, *others: ImageSet) -> ImageSet:
+        """All sets in one, with this one's normalisation."""
+        sets = (self, *others)
+        return replace(self, images=torch.cat([s.images for s in sets]), labels=torch.cat([s.labels for s in sets]))
+
+    def hashes(self) -> list[bytes]:
+        """One 16-byte hash per image, equal exactly when the pixels are."""
+        return [hashlib.blake2b(row, digest_size=16).digest() for row in self.images.cpu().numpy()]
+
     def to(self, device: torch.device | str) -> ImageSet:
-        """The same set on another device."""
+        """A copy on another device."""
         return replace(self, images=self.images.to(device), labels=self.labels.to(device))
 
 
@@ -62,12 +71,6 @@ def describe(tensor: Tensor) -> str:
     'float32 2×3'
     """
     return f"{str(tensor.dtype).removeprefix('torch.')} {'×'.join(map(str, tensor.shape)) or 'scalar'}"
-
-
-def concatenate(first: ImageSet, *others: ImageSet) -> ImageSet:
-    """All sets in one, with the first one's normalisation."""
-    sets = (first, *others)
-    return replace(first, images=torch.cat([s.images for s in sets]), labels=torch.cat([s.labels for s in sets]))
 
 
 def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
@@ -88,7 +91,7 @@ def grey(pixels: Tensor) -> Tensor:
 
 
 def denormalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """What `normalise` made of images in [0, 1], as it was.
+    """The inverse of `normalise` for images in [0, 1].
 
     >>> denormalise(torch.tensor([1.0, 2.0, 1.0]).view(1, 3, 1, 1), (0.5, 0.5, 0.0), (0.5, 0.25, 1.0)).flatten()
     tensor([1., 1., 1.])
@@ -101,7 +104,7 @@ def denormalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> 
 def _affine(
     mean: tuple[float, ...], std: tuple[float, ...], scale: float, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Normalisation as gain and offset (1×3×1×1 each), kept on the device so that no batch waits for them."""
+    """Normalisation as gain and offset (1×3×1×1 each), cached on the device."""
     with torch.inference_mode(False):
         gain = torch.tensor([1 / (scale * s) for s in std], dtype=torch.float32)
         offset = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], dtype=torch.float32)
@@ -109,7 +112,7 @@ def _affine(
 
 
 def resize(images: Tensor, size: int) -> Tensor:
-    """uint8 N×C×H×W → uint8 N×C×size×size: bilinear with antialiasing, sides squashed independently."""
+    """uint8 N×C×H×W → uint8 N×C×size×size: bilinear with antialiasing, without keeping the aspect ratio."""
     if images.shape[-2:] == (size, size):
         return images
     done = [
@@ -120,15 +123,12 @@ def resize(images: Tensor, size: int) -> Tensor:
 
 
 def as_images(array: np.ndarray, size: int) -> Tensor:
-    """Images in any usual layout → uint8 N×3×size×size.
+    """Convert images in any usual layout to uint8 N×3×size×size; other layouts or values raise ValueError.
 
     Layouts: N×H×W (grey), N×H×W×1 or 3, N×1 or 3×H×W. Values: integers 0…255 or floats 0…1.
 
     >>> as_images(np.zeros((5, 28, 28), dtype=np.uint8), 32).shape
     torch.Size([5, 3, 32, 32])
-
-    Raises:
-        ValueError: another layout or other values; the message says what was found.
     """
     images = torch.from_numpy(np.ascontiguousarray(_bytes(array)))
     if images.ndim == 3:
@@ -155,13 +155,8 @@ def _bytes(array: np.ndarray) -> np.ndarray:
     return (array if whole else np.rint(array * 255)).astype(np.uint8)
 
 
-def image_hashes(images: Tensor) -> list[bytes]:
-    """One 16-byte fingerprint per image, equal exactly when the pixels are."""
-    return [hashlib.blake2b(row, digest_size=16).digest() for row in images.cpu().numpy()]
-
-
 def images_digest(images: Tensor) -> str:
-    """sha256 over shape and pixels of a whole set, so that two sites can compare without showing images."""
+    """sha256 of the shape and pixels of a set: two sites can compare sets without exchanging images."""
     digest = hashlib.sha256(repr(tuple(images.shape)).encode())
     digest.update(images.cpu().contiguous().numpy().data)
     return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""The six data sets that torchvision knows how to fetch, read in its own on-disk layout."""
+"""The six data sets that torchvision downloads, read in its on-disk layout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedchoir.data.image.files import Raw, data_root, plain
 from fedchoir.data.image.image_set import ImageSet, as_images
 from fedchoir.utils.errors import UsageError
 
-Opener = Callable[[Path, bool, bool], Any]  # root, train part?, download? → torchvision data set
+Opener = Callable[[Path, bool, bool], Any]  # root, training split?, download? → torchvision data set
 
 OPENERS: dict[str, Opener] = {
     "mnist": lambda root, train, download: datasets.MNIST(root, train=train, download=download),
@@ -25,7 +25,7 @@ OPENERS: dict[str, Opener] = {
     "cifar100": lambda root, train, download: datasets.CIFAR100(root, train=train, download=download),
     "fashion_mnist": lambda root, train, download: datasets.FashionMNIST(root, train=train, download=download),
 }
-FILES = {  # what shows that the set is there, for error messages and a cheap first look
+FILES = {  # whose presence shows that the data set is there
     "mnist": "MNIST/raw",
     "usps": "usps.bz2",
     "svhn": "train_32x32.mat",
@@ -36,7 +36,7 @@ FILES = {  # what shows that the set is there, for error messages and a cheap fi
 
 
 def fetch(name: str, root: Path | None = None) -> Path:
-    """Download one of the six sets into the data root (given, else $FEDCHOIR_DATA, else ~/.cache/fedchoir)."""
+    """Download one of the six data sets into the data root (`data_root`)."""
     known = next((key for key in OPENERS if plain(key) == plain(name)), None)
     if known is None:
         sets = ", ".join(key.replace("_", "-") for key in OPENERS)
@@ -53,25 +53,25 @@ def fetch(name: str, root: Path | None = None) -> Path:
 
 
 def read_torchvision(name: str, root: Path, size: int) -> Raw | None:
-    """One of the six sets from ``root``, or None where it is not there."""
+    """One of the six data sets from ``root``; None if it is missing."""
     if name not in OPENERS or not (root / FILES[name]).exists():
         return None
     try:
-        parts = [OPENERS[name](root, train, False) for train in (True, False)]
+        splits = [OPENERS[name](root, train, False) for train in (True, False)]
     except (OSError, RuntimeError, ValueError, IndexError, EOFError) as error:
         reason = " ".join(str(error).split())
         raise UsageError(f"{root / FILES[name]}: damaged or incomplete {name} ({reason})") from error
-    train, test = (_image_set(part, size) for part in parts)
-    return Raw(train, test, _class_names(name, parts[0]))
+    train, test = (_image_set(split, size) for split in splits)
+    return Raw(train, test, _class_names(name, splits[0]))
 
 
-def _image_set(part: Any, size: int) -> ImageSet:
-    labels = np.asarray(part.labels if hasattr(part, "labels") else part.targets, dtype=np.int64)
-    return ImageSet(as_images(np.asarray(part.data), size), torch.from_numpy(labels))
+def _image_set(split: Any, size: int) -> ImageSet:
+    labels = np.asarray(split.labels if hasattr(split, "labels") else split.targets, dtype=np.int64)
+    return ImageSet(as_images(np.asarray(split.data), size), torch.from_numpy(labels))
 
 
-def _class_names(name: str, part: Any) -> tuple[str, ...]:
-    """Digits are called "0" to "9"; other sets bring their names."""
+def _class_names(name: str, split: Any) -> tuple[str, ...]:
+    """Digits are called "0" to "9"; the other data sets have class names."""
     if name in ("mnist", "usps", "svhn"):
         return tuple(str(digit) for digit in range(10))
-    return tuple(part.classes)
+    return tuple(split.classes)

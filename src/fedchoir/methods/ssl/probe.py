@@ -68,13 +68,13 @@ def knn_accuracy(features: Tensor, labels: Tensor, classes: int, k: int = 20, te
     100.0
     """
     h = F.normalize(features, dim=1)
-    members = one_hot(labels, classes).float()
+    targets = one_hot(labels, classes).float()
     hits = torch.zeros((), device=h.device)
     for start in range(0, len(h), CHUNK):
         rows = torch.arange(start, min(start + CHUNK, len(h)), device=h.device)
         similarity = h[rows] @ h.T
         similarity[torch.arange(len(rows), device=h.device), rows] = -torch.inf  # not itself
         nearest = similarity.topk(min(k, len(h) - 1), dim=1)
-        votes = (nearest.values / temperature).exp().unsqueeze(1) @ members[nearest.indices]
+        votes = (nearest.values / temperature).exp().unsqueeze(1) @ targets[nearest.indices]
         hits += (votes.squeeze(1).argmax(1) == labels[rows]).sum()
     return 100 * hits / len(h)

@@ -1,21 +1,25 @@
-"""Networks without shortcuts, and the small ones of the federated papers.
+"""Networks without shortcuts, and the small networks of the federated papers.
 
-What ``@WIDTH`` means here: for ``vgg9``, ``alexnet``, ``simple_cnn`` and ``cnn2`` the channels of the first
-convolution, all other widths scaling with it; for ``mlp`` the hidden units; ``logistic`` has none.
+``@WIDTH`` is the number of channels of the first convolution for ``vgg9``, ``alexnet``, ``simple_cnn`` and ``cnn2``
+(other widths scale with it) and of hidden units for ``mlp``; ``logistic`` has none.
 """
 
 from __future__ import annotations
 
 from torch import nn
 
-from fedchoir.models.base import Architecture, GridPool, Parts, Spec, conv_norm_relu, init_kaiming
+from fedchoir.models.base import Architecture, GridPool, Spec, VisionModel, conv_norm_relu, init_kaiming
 
 
-def _vgg9(spec: Spec) -> Parts:
+def _conv_relu(inputs: int, outputs: int, kernel: int, stride: int = 1, padding: int = 0) -> list[nn.Module]:
+    return [nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=padding), nn.ReLU(inplace=True)]
+
+
+def _vgg9(spec: Spec) -> VisionModel:
     """Six 3×3 convolutions with BatchNorm, widths W·(1,2,4,4,8,8), and three linear layers, two 16·W wide.
 
-    The VGG-9 of the federated papers (W = 32) with BatchNorm added, so that it trains from scratch
-    at the learning rates of the others. No dropout. 32×32 → 4×4.
+    The VGG-9 of the federated papers (W = 32), with BatchNorm so that it trains from scratch at the learning rates of
+    the others. No dropout. 32×32 → 4×4.
     """
     w = spec.base_width
     trunk = nn.Sequential(
@@ -32,29 +36,24 @@ def _vgg9(spec: Spec) -> Parts:
     init_kaiming(trunk)
     hidden = 16 * w
     neck = nn.Sequential(GridPool(4), nn.Linear(8 * w * 16, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU())
-    return Parts(trunk, neck, nn.Linear(hidden, spec.num_classes), map_dim=8 * w, feature_dim=hidden)
+    return spec.model(trunk, neck, nn.Linear(hidden, spec.num_classes), map_dim=8 * w, feature_dim=hidden)
 
 
-def _alexnet(spec: Spec) -> Parts:
+def _alexnet(spec: Spec) -> VisionModel:
     """AlexNet's five convolutions, widths W·(1,3,6,4,4), as 3×3 with 2×2 pooling; linear layers 16·W wide.
 
-    Without BatchNorm, as Krizhevsky et al. had it; their dropout of 0.5 precedes both hidden layers and so is
-    part of the features. Hidden layers 1024 wide, not 4096, in step with the small input. 32×32 → 2×2.
+    Without BatchNorm, as in Krizhevsky et al.; their dropout of 0.5 precedes both hidden layers, so it belongs to the
+    features. Hidden layers 1024 wide, not 4096, because the input is small. 32×32 → 2×2.
     """
     w = spec.base_width
     trunk = nn.Sequential(
-        nn.Conv2d(3, w, 3, stride=2, padding=1),
-        nn.ReLU(inplace=True),
+        *_conv_relu(3, w, 3, stride=2, padding=1),
         nn.MaxPool2d(2),
-        nn.Conv2d(w, 3 * w, 3, padding=1),
-        nn.ReLU(inplace=True),
+        *_conv_relu(w, 3 * w, 3, padding=1),
         nn.MaxPool2d(2),
-        nn.Conv2d(3 * w, 6 * w, 3, padding=1),
-        nn.ReLU(inplace=True),
-        nn.Conv2d(6 * w, 4 * w, 3, padding=1),
-        nn.ReLU(inplace=True),
-        nn.Conv2d(4 * w, 4 * w, 3, padding=1),
-        nn.ReLU(inplace=True),
+        *_conv_relu(3 * w, 6 * w, 3, padding=1),
+        *_conv_relu(6 * w, 4 * w, 3, padding=1),
+        *_conv_relu(4 * w, 4 * w, 3, padding=1),
         nn.MaxPool2d(2),
     )
     hidden = 16 * w
@@ -69,11 +68,11 @@ def _alexnet(spec: Spec) -> Parts:
     )
     _init_plain(trunk)
     _init_plain(neck)
-    return Parts(trunk, neck, nn.Linear(hidden, spec.num_classes), map_dim=4 * w, feature_dim=hidden)
+    return spec.model(trunk, neck, nn.Linear(hidden, spec.num_classes), map_dim=4 * w, feature_dim=hidden)
 
 
 def _init_plain(module: nn.Module) -> None:
-    """He et al.'s initialisation by fan in: keeps the scale of the activations without BatchNorm."""
+    """He et al.'s initialisation by fan in: it keeps the scale of the activations without BatchNorm."""
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d | nn.Linear):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
@@ -81,59 +80,46 @@ def _init_plain(module: nn.Module) -> None:
                 nn.init.zeros_(layer.bias)
 
 
-def _simple_cnn(spec: Spec) -> Parts:
-    """Two 5×5 convolutions, widths W and 2·W, each pooled by 2, and a hidden layer of 16·W (FedAvg's CNN).
+def _simple_cnn(spec: Spec) -> VisionModel:
+    """Two 5×5 convolutions, widths W and 2·W, each with pooling by 2, and a hidden layer of 16·W (FedAvg's CNN).
 
     McMahan et al., AISTATS 2017, with W = 32; convolutions without padding, as in LeNet. 32×32 → 5×5.
     """
     w = spec.base_width
-    trunk = nn.Sequential(
-        nn.Conv2d(3, w, 5),
-        nn.ReLU(inplace=True),
-        nn.MaxPool2d(2),
-        nn.Conv2d(w, 2 * w, 5),
-        nn.ReLU(inplace=True),
-        nn.MaxPool2d(2),
-    )
+    trunk = nn.Sequential(*_conv_relu(3, w, 5), nn.MaxPool2d(2), *_conv_relu(w, 2 * w, 5), nn.MaxPool2d(2))
     neck = nn.Sequential(GridPool(5), nn.Linear(2 * w * 25, 16 * w), nn.ReLU())
-    return Parts(trunk, neck, nn.Linear(16 * w, spec.num_classes), map_dim=2 * w, feature_dim=16 * w)
+    return spec.model(trunk, neck, nn.Linear(16 * w, spec.num_classes), map_dim=2 * w, feature_dim=16 * w)
 
 
-def _cnn2(spec: Spec) -> Parts:
+def _cnn2(spec: Spec) -> VisionModel:
     """Two 3×3 convolutions, widths W and 2·W, one pooling by 2, a hidden layer of 4·W; dropout 0.25 and 0.5.
 
-    The CNN of Reddi et al., ICLR 2021, which pfl-research benchmarks on CIFAR-10 (W = 32), with its Glorot
-    initialisation. 32×32 → 14×14.
+    The CNN of Reddi et al., ICLR 2021, with Glorot initialisation; pfl-research's CIFAR-10 benchmark (W = 32).
+    32×32 → 14×14.
     """
     w = spec.base_width
-    trunk = nn.Sequential(
-        nn.Conv2d(3, w, 3),
-        nn.ReLU(inplace=True),
-        nn.Conv2d(w, 2 * w, 3),
-        nn.ReLU(inplace=True),
-        nn.MaxPool2d(2),
-    )
+    trunk = nn.Sequential(*_conv_relu(3, w, 3), *_conv_relu(w, 2 * w, 3), nn.MaxPool2d(2))
     neck = nn.Sequential(GridPool(14), nn.Dropout(0.25), nn.Linear(2 * w * 14 * 14, 4 * w), nn.ReLU())
     head = nn.Sequential(nn.Dropout(0.5), nn.Linear(4 * w, spec.num_classes))
     for layer in (*trunk.modules(), *neck.modules(), *head.modules()):
         if isinstance(layer, nn.Conv2d | nn.Linear):
             nn.init.xavier_uniform_(layer.weight)
-    return Parts(trunk, neck, head, map_dim=2 * w, feature_dim=4 * w)
+    return spec.model(trunk, neck, head, map_dim=2 * w, feature_dim=4 * w)
 
 
-def _mlp(spec: Spec) -> Parts:
-    """The pixels through two hidden layers of W units (McMahan et al.'s 2NN). The map is the image itself."""
+def _mlp(spec: Spec) -> VisionModel:
+    """Two hidden layers of W units on the pixels (McMahan et al.'s 2NN). The feature map is the image."""
     w = spec.base_width
     pixels = 3 * spec.image_size**2
     neck = nn.Sequential(nn.Flatten(1), nn.Linear(pixels, w), nn.ReLU(), nn.Linear(w, w), nn.ReLU())
-    return Parts(nn.Identity(), neck, nn.Linear(w, spec.num_classes), map_dim=3, feature_dim=w)
+    return spec.model(nn.Identity(), neck, nn.Linear(w, spec.num_classes), map_dim=3, feature_dim=w)
 
 
-def _logistic(spec: Spec) -> Parts:
+def _logistic(spec: Spec) -> VisionModel:
     """Multinomial logistic regression: the features are the pixels."""
     pixels = 3 * spec.image_size**2
     head = nn.Linear(pixels, spec.num_classes)
-    return Parts(nn.Identity(), nn.Flatten(1), head, map_dim=3, feature_dim=pixels)
+    return spec.model(nn.Identity(), nn.Flatten(1), head, map_dim=3, feature_dim=pixels)
 
 
 ARCHITECTURES = {

@@ -1,9 +1,9 @@
 """GoogLeNet (Szegedy et al., CVPR 2015) from torchvision's Inception blocks, fitted to 32×32 images.
 
-The stem's 7×7 convolution becomes 3×3 at stride 1 and its first max-pooling goes: total stride 8, not 32.
-No auxiliary heads, no input transform. ``@WIDTH`` multiplies every channel count (at least 1 remains).
-Initialised like the ResNets: with torchvision's deviation of 0.01 BatchNorm's running variance, which starts at
-1, stays too large for some hundred steps, and eval mode answers near chance meanwhile.
+The stem's 7×7 convolution is 3×3 with stride 1, and the first max-pooling is removed: total stride 8, not 32.
+No auxiliary heads, no input transform. ``@WIDTH`` multiplies every channel count (minimum 1).
+Initialised like the ResNets: with torchvision's deviation of 0.01 BatchNorm's running variance, initially 1, is too
+large for some hundred steps, and accuracy in eval mode is near chance until then.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from torch import nn
 from torchvision.models.googlenet import BasicConv2d, Inception
 
-from fedchoir.models.base import Architecture, Parts, Spec, global_pool, init_kaiming
+from fedchoir.models.base import Architecture, Spec, VisionModel, global_pool, init_kaiming
 
 # Output channels of the branches: 1×1 | 1×1, 3×3 | 1×1, second 3×3 | after pooling. None halves the side.
 _BLOCKS: tuple[tuple[int, ...] | None, ...] = (
@@ -35,13 +35,13 @@ def _scaled(channels: int, multiplier: float) -> int:
 
 
 def _inception(inputs: int, branches: tuple[int, ...], multiplier: float) -> tuple[Inception, int]:
-    """One block and the number of channels it puts out."""
+    """One block and its number of output channels."""
     widths = [_scaled(width, multiplier) for width in branches]
-    one, _, three, _, five, pooled = widths
-    return Inception(inputs, *widths), one + three + five + pooled
+    one, _, three, _, five, pool = widths
+    return Inception(inputs, *widths), one + three + five + pool
 
 
-def _googlenet(spec: Spec) -> Parts:
+def _googlenet(spec: Spec) -> VisionModel:
     first, width = _scaled(64, spec.width), _scaled(192, spec.width)
     layers: list[nn.Module] = [
         BasicConv2d(3, first, kernel_size=3, padding=1),
@@ -57,7 +57,7 @@ def _googlenet(spec: Spec) -> Parts:
     trunk = nn.Sequential(*layers)
     head = nn.Sequential(nn.Dropout(0.2), nn.Linear(width, spec.num_classes))
     init_kaiming(trunk)
-    return Parts(trunk, global_pool(), head, map_dim=width, feature_dim=width)
+    return spec.model(trunk, global_pool(), head, map_dim=width, feature_dim=width)
 
 
 ARCHITECTURES = {

@@ -1,8 +1,8 @@
-"""torchvision's MobileNetV2 and EfficientNet-B0 with fewer strides, so that 32×32 images keep some positions.
+"""torchvision's MobileNetV2 and EfficientNet-B0 with smaller strides for 32×32 images.
 
 ``@WIDTH`` is torchvision's width multiplier (channels are rounded to multiples of 8); depth never changes.
-BatchNorm's running variance starts at 1, far above what these initial weights produce: eval mode answers near
-chance for about the first 60 training steps, whatever the training loss says.
+BatchNorm's running variance is initially 1, far above that of the activations: accuracy in eval mode is near chance
+for about the first 60 training steps.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from torch import nn
 from torchvision.models.efficientnet import EfficientNet, MBConvConfig
 from torchvision.models.mobilenetv2 import MobileNetV2
 
-from fedchoir.models.base import Architecture, Parts, Spec, global_pool
+from fedchoir.models.base import Architecture, Spec, VisionModel, global_pool
 
 # Expansion, channels, blocks, stride of each stage. Total stride 8: 32×32 → 4×4.
 _MOBILENET_V2 = [
@@ -37,29 +37,29 @@ _EFFICIENTNET_B0 = [
 _DROPOUT = 0.2
 
 
-def _parts(trunk: nn.Sequential, width: int, num_classes: int) -> Parts:
-    """Take the stride out of the stem and put a new classifier behind; torchvision initialised the rest.
+def _model(spec: Spec, trunk: nn.Sequential, width: int) -> VisionModel:
+    """torchvision's trunk with a stem of stride 1 and a new classifier.
 
-    torchvision's classifier is not used: its dropout may work in place, which would change the features that
-    ``both`` hands out, and EfficientNet's draws weights up to 1/√num_classes, large for few classes.
+    torchvision's classifier is not used: its dropout may be in place, which would modify the features, and
+    EfficientNet's initial weights of up to 1/√num_classes are large for few classes.
     """
     stem = next(layer for layer in trunk.modules() if isinstance(layer, nn.Conv2d))
     stem.stride = (1, 1)
-    head = nn.Sequential(nn.Dropout(_DROPOUT), nn.Linear(width, num_classes))
-    return Parts(trunk, global_pool(), head, map_dim=width, feature_dim=width)
+    head = nn.Sequential(nn.Dropout(_DROPOUT), nn.Linear(width, spec.num_classes))
+    return spec.model(trunk, global_pool(), head, map_dim=width, feature_dim=width)
 
 
-def _mobilenet_v2(spec: Spec) -> Parts:
+def _mobilenet_v2(spec: Spec) -> VisionModel:
     """Features stay 1280 wide for multipliers below 1, as in the paper (Sandler et al., CVPR 2018)."""
     net = MobileNetV2(1, width_mult=spec.width, inverted_residual_setting=_MOBILENET_V2)
-    return _parts(net.features, net.last_channel, spec.num_classes)
+    return _model(spec, net.features, net.last_channel)
 
 
-def _efficientnet_b0(spec: Spec) -> Parts:
+def _efficientnet_b0(spec: Spec) -> VisionModel:
     """Features are 1280·multiplier wide. Stochastic depth (0.2) acts on the trunk in training."""
     stages = [MBConvConfig(*stage, width_mult=spec.width) for stage in _EFFICIENTNET_B0]
     net = EfficientNet(stages, dropout=_DROPOUT, num_classes=1)
-    return _parts(net.features, net.classifier[-1].in_features, spec.num_classes)
+    return _model(spec, net.features, net.classifier[-1].in_features)
 
 
 ARCHITECTURES = {

@@ -1,11 +1,10 @@
 """ResNets for small images: 3×3 stem of stride 1, no max-pooling, basic blocks (He et al., CVPR 2016).
 
-The names of the federated papers: ResNet10 = [1,1,1,1] blocks, ResNet12 = [2,1,1,1], ResNet18 = [2,2,2,2],
-ResNet34 = [3,4,6,3], widths 64·(1,2,4,8). ResNet20 is the one of He et al.'s CIFAR section: [3,3,3] blocks of
-widths 16·(1,2,4), here with a 1×1 convolution where the shape changes. ``@WIDTH`` is the first stage's width.
+In the federated papers ResNet10 has [1,1,1,1] blocks, ResNet12 [2,1,1,1], ResNet18 [2,2,2,2], ResNet34 [3,4,6,3], all
+with widths 64·(1,2,4,8). ResNet20 is that of He et al.'s CIFAR section: [3,3,3] blocks of widths 16·(1,2,4), here with
+a 1×1 convolution where the shape changes. ``@WIDTH`` is the first stage's width.
 
-Names with ``_gn`` have GroupNorm (Wu and He, ECCV 2018) in place of BatchNorm, whose statistics are those of one
-client's images and may not average well where clients differ.
+Names with ``_gn`` have GroupNorm (Wu and He, ECCV 2018) instead of BatchNorm, whose statistics differ between clients.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from functools import partial
 from torch import nn
 from torchvision.models.resnet import BasicBlock
 
-from fedchoir.models.base import Architecture, Norm, Parts, Spec, conv_norm_relu, global_pool, init_kaiming
+from fedchoir.models.base import Architecture, Norm, Spec, VisionModel, conv_norm_relu, global_pool, init_kaiming
 
 
 def group_norm(channels: int) -> nn.GroupNorm:
@@ -35,7 +34,7 @@ def _stage(inputs: int, outputs: int, blocks: int, stride: int, norm: Norm) -> n
     return nn.Sequential(first, *(_block(outputs, outputs, 1, norm) for _ in range(blocks - 1)))
 
 
-def _resnet(spec: Spec, blocks: tuple[int, ...], norm: Norm) -> Parts:
+def _resnet(spec: Spec, blocks: tuple[int, ...], norm: Norm) -> VisionModel:
     """Stage s has width W·2^s and, from the second on, halves the side: 32×32 → 4×4 with four stages."""
     width = spec.base_width
     layers: list[nn.Module] = [conv_norm_relu(3, width, norm)]
@@ -45,7 +44,7 @@ def _resnet(spec: Spec, blocks: tuple[int, ...], norm: Norm) -> Parts:
         width = outputs
     trunk = nn.Sequential(*layers)
     init_kaiming(trunk)
-    return Parts(trunk, global_pool(), nn.Linear(width, spec.num_classes), map_dim=width, feature_dim=width)
+    return spec.model(trunk, global_pool(), nn.Linear(width, spec.num_classes), map_dim=width, feature_dim=width)
 
 
 def _architecture(blocks: tuple[int, ...], width: int, norm: Norm = nn.BatchNorm2d) -> Architecture:

@@ -1,4 +1,4 @@
-"""Any timm model by name: ``timm:convnext_atto``. Never with pretrained weights, so nothing is downloaded."""
+"""Any timm model by name, such as ``timm:convnext_atto``, without pretrained weights: nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -11,39 +11,26 @@ import torch
 from torch import Tensor, nn
 
 from fedchoir.models.base import VisionModel
+from fedchoir.models.registry import PREFIX
 from fedchoir.utils.errors import UsageError
 
-PREFIX = "timm:"
-
-# What timm raises when images are too small for a model, or when it is no image classifier at all.
-_MISFITS = (
-    RuntimeError,
-    ValueError,
-    AssertionError,
-    AttributeError,
-    TypeError,
-    IndexError,
-    ZeroDivisionError,
-)
+# What timm raises for images that are too small, or for models that are no image classifiers.
+_MISFITS = (RuntimeError, ValueError, AssertionError, AttributeError, TypeError, IndexError, ZeroDivisionError)
 
 
 class TimmModel(VisionModel):
-    """A timm backbone without its classifier, and a linear classifier of our own.
-
-    timm keeps everything up to the map and everything up to the features in one module, so ``trunk`` is the
-    whole backbone and there is no neck.
-    """
+    """A timm backbone with a new linear classifier. ``trunk`` is the whole backbone; there is no neck."""
 
     def feature_map(self, x: Tensor) -> Tensor:
-        """B×map_dim×h×w: convolutional maps as they are, tokens back in their places, else one position."""
+        """B×map_dim×h×w: convolutional maps unchanged, tokens as a square map, else one position."""
         return self._as_map(self.trunk.forward_features(x))  # type: ignore[operator]
 
     def features(self, x: Tensor) -> Tensor:
-        """B×feature_dim, pooled the way the backbone does it."""
+        """B×feature_dim, with the backbone's pooling."""
         return self.trunk(x)
 
     def stages(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Map, features and logits; timm's forward is these two steps, so one pass gives all."""
+        """Map, features and logits in one pass."""
         y = self.trunk.forward_features(x)  # type: ignore[operator]
         h = self.trunk.forward_head(y)  # type: ignore[operator]
         return self._as_map(y), h, self.classify(h)
@@ -54,9 +41,9 @@ class TimmModel(VisionModel):
 
 
 def as_map(y: Tensor, *, prefix: int = 0, channels_last: bool = False) -> Tensor:
-    """Whatever a backbone puts out as B×D×h×w.
+    """The output of a backbone as B×D×h×w.
 
-    Tokens B×N×D lose their first ``prefix`` (class token, registers); a square number of the others becomes a
+    Of tokens B×N×D the first ``prefix`` (class token, registers) are dropped; a square number of others becomes a
     square map, any other number their mean at one position.
 
     >>> as_map(torch.zeros(2, 1 + 9, 5), prefix=1).shape
@@ -76,8 +63,8 @@ def as_map(y: Tensor, *, prefix: int = 0, channels_last: bool = False) -> Tensor
 
 
 def build_timm(name: str, num_classes: int, image_size: int) -> VisionModel:
-    """``timm:NAME`` for square images of that size. One dry run finds its dimensions."""
-    import timm  # slow to import, so only when asked for
+    """Build ``timm:NAME`` for square images. One forward pass finds its dimensions."""
+    import timm  # slow to import
 
     model_name = name.removeprefix(PREFIX)
     if not timm.is_model(model_name):
@@ -88,20 +75,12 @@ def build_timm(name: str, num_classes: int, image_size: int) -> VisionModel:
     except _MISFITS as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UsageError(f"model '{name}' does not take {image_size}×{image_size} images: {reason}") from error
-    head = nn.Linear(feature_dim, num_classes)
-    return TimmModel(
-        name,
-        backbone,
-        nn.Identity(),
-        head,
-        map_dim=map_dim,
-        feature_dim=feature_dim,
-        num_classes=num_classes,
-    )
+    dims = {"map_dim": map_dim, "feature_dim": feature_dim, "num_classes": num_classes}
+    return TimmModel(name, backbone, nn.Identity(), nn.Linear(feature_dim, num_classes), **dims)
 
 
 def _create(timm: ModuleType, model_name: str, image_size: int) -> nn.Module:
-    """Tell the model the image size if it wants to know (transformers); the others refuse the argument."""
+    """Pass the image size to models that take it (transformers)."""
     settings: dict[str, Any] = {"pretrained": False, "num_classes": 0, "in_chans": 3}
     try:
         return timm.create_model(model_name, img_size=image_size, **settings)
@@ -110,7 +89,7 @@ def _create(timm: ModuleType, model_name: str, image_size: int) -> nn.Module:
 
 
 def _dimensions(backbone: nn.Module, image_size: int) -> tuple[int, int]:
-    """Channels of the map and width of the features. Leaves the BatchNorm statistics and the mode alone."""
+    """Channels of the feature map and width of the features. BatchNorm's statistics do not change."""
     probe = TimmModel("", backbone, nn.Identity(), nn.Identity(), map_dim=0, feature_dim=0, num_classes=0)
     probe.eval()
     with torch.no_grad():

@@ -1,3 +1,5 @@
+"""Public sets by name and from own files."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -40,7 +42,7 @@ def test_normalisation_constants_right_and_swapped(root):
     assert right["tiny-imagenet"] == swapped["cifar100"]
     assert right["photos"] == swapped["photos"]
     assert right["fashion-mnist"] == swapped["fashion-mnist"]
-    with pytest.raises(UsageError, match="normalisation: 'left' is not one of right, swapped"):
+    with pytest.raises(UsageError, match="normalisation: 'left' is not one of correct, swapped"):
         load_public("photos", normalisation="left")
 
 
@@ -49,8 +51,8 @@ def test_more_images_than_there_are(root):
         load_public("cifar100", root=root, size=51)
     public = load_public("cifar100", root=root, size=51, strict=False)
     assert len(public) == 50
-    assert public.notes[-1] == "public set cifar100: all 50 images taken, 51 wanted"
-    assert public.notes[0].startswith("public set cifar100: 50 training images here")
+    assert public.notes[-1] == "public set cifar100: all 50 images used, 51 requested"
+    assert public.notes[0].startswith("public set cifar100: 50 training images found")
 
 
 def test_photos_need_no_root_and_can_be_resized():

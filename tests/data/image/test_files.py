@@ -1,3 +1,5 @@
+"""Reading image sets from .npz files and folders; errors name the file."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -18,6 +20,9 @@ from fedchoir.data.image.files import (
     read_public_npz,
 )
 from fedchoir.utils.errors import UsageError
+
+IMAGES = np.zeros((3, 8, 8), np.uint8)
+LABELS = np.zeros(3, np.int64)
 
 
 def one_line(caught) -> str:
@@ -43,7 +48,7 @@ def test_lenient_names(tmp_path):
     assert find_npz(tmp_path / "absent", "a") is None
 
 
-def test_npz_with_both_parts(tmp_path, write_npz):
+def test_npz_with_both_splits(tmp_path, write_npz):
     raw = read_npz(write_npz(tmp_path / "a.npz", shape=(16, 16)), 32)
     assert raw.train.images.shape == (60, 3, 32, 32)
     assert raw.test is not None
@@ -69,10 +74,6 @@ def test_npz_with_only_x_and_y_names_and_gaps(tmp_path):
     raw = read_npz(tmp_path / "gaps.npz", 8)
     assert raw.classes == ("2", "7", "100")
     assert raw.train.labels.tolist() == [1, 2, 1, 0]
-
-
-IMAGES = np.zeros((3, 8, 8), np.uint8)
-LABELS = np.zeros(3, np.int64)
 
 
 @pytest.mark.parametrize(
@@ -140,11 +141,11 @@ def test_class_folders(tmp_path, write_tree):
 
 
 @pytest.mark.parametrize(
-    "parts", [("train", "test"), ("train", "val"), ("imgs_train", "imgs_valid"), ("Train", "Test")]
+    "folders", [("train", "test"), ("train", "val"), ("imgs_train", "imgs_valid"), ("Train", "Test")]
 )
-def test_folders_with_parts(tmp_path, write_tree, parts):
-    write_tree(tmp_path / "site" / parts[0], ["dog", "cat"], per_class=3)
-    write_tree(tmp_path / "site" / parts[1], ["dog", "emu"], per_class=2)
+def test_folders_with_splits(tmp_path, write_tree, folders):
+    write_tree(tmp_path / "site" / folders[0], ["dog", "cat"], per_class=3)
+    write_tree(tmp_path / "site" / folders[1], ["dog", "emu"], per_class=2)
     raw = read_folder(tmp_path / "site", 8)
     assert raw.classes == ("cat", "dog", "emu")
     assert raw.test is not None

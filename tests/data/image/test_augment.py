@@ -1,3 +1,5 @@
+"""Augmentations against torchvision, with individual parameters for every image."""
+
 from __future__ import annotations
 
 import pytest
@@ -65,7 +67,9 @@ def test_none_only_scales(images):
 
 
 def test_unknown_kind_is_a_usage_error(images):
-    with pytest.raises(UsageError, match="'wild' is not one of none, weak, strong, fccl, affine, paint, affine-paint"):
+    with pytest.raises(
+        UsageError, match="'wild' is not one of none, weak, strong, fccl, affine, recolor, affine-recolor"
+    ):
         augment(images, "wild", seeded(0))
 
 
@@ -125,7 +129,7 @@ def test_affine_is_torchvisions_where_nothing_comes_from_outside(pixels):
         torch.testing.assert_close(ours[i][:, inside[0]], theirs[:, inside[0]], atol=1e-4, rtol=0)
 
 
-def test_painting_is_a_wide_style_for_half_of_the_images(images):
+def test_recolor_changes_half_of_the_images_to_wide_colors(images):
     seen = augment(images, "recolor", seeded(7))
     assert torch.equal(seen, recolor(images.float() / 255, WIDE_COLORS, 0.5, seeded(7)))
     both, moved = (augment(images, kind, seeded(7)) for kind in ("affine-recolor", "affine"))

@@ -1,3 +1,5 @@
+"""Label-skew scenarios: partitions, own test sets and partition files."""
+
 from __future__ import annotations
 
 import json
@@ -6,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedchoir.data.image.image_set import ImageSet
 from fedchoir.data.scenario import DataOptions, Scenario, load_scenario
 from fedchoir.utils.errors import UsageError
 
@@ -18,6 +21,10 @@ def cifar_root(tmp_path, write_npz):
 
 def sizes(scenario: Scenario) -> list[int]:
     return [len(client.train) for client in scenario.clients]
+
+
+def hashes(images: ImageSet) -> set[bytes]:
+    return set(images.hashes())
 
 
 @pytest.mark.parametrize("kind", ["dirichlet", "shards", "classes", "iid"])
@@ -51,12 +58,12 @@ def test_many_clients_have_a_test_image_each(cifar_root):
 
 
 def test_partition_file(cifar_root, tmp_path):
-    path = tmp_path / "parts.json"
+    path = tmp_path / "partition.json"
     path.write_text(json.dumps({"a": list(range(300)), "b": list(range(300, 599))}))
     options = DataOptions(partition="file", partition_file=path)
     scenario = load_scenario("cifar10", root=cifar_root, options=options)
     assert [(c.name, len(c.train)) for c in scenario.clients] == [("a", 300), ("b", 299)]
-    assert "partition_file leaves out 1 of 600 training images" in scenario.notes
+    assert "partition_file leaves out 1 of 600 training samples" in scenario.notes
     for field, value, message in (("clients", 3, "partition_file has 2"), ("private", (10,), "give one of the two")):
         more = DataOptions(partition="file", partition_file=path, **{field: value})
         with pytest.raises(UsageError, match=message):
@@ -66,9 +73,19 @@ def test_partition_file(cifar_root, tmp_path):
 def test_partition_file_counts_before_leaks_are_left_out(tmp_path, write_npz):
     images = np.random.default_rng(0).integers(0, 256, (10, 8, 8, 3), dtype=np.uint8)
     write_npz(tmp_path / "cifar10.npz", train=10, test=2, train_x=images, test_x=images[[0, 5]])
-    path = tmp_path / "parts.json"
+    path = tmp_path / "partition.json"
     path.write_text(json.dumps([[0, 1, 2], [5, 6, 9]]))
     options = DataOptions(partition="file", partition_file=path, image_size=8)
     scenario = load_scenario("cifar10", root=tmp_path, options=options)
     kept = [torch.from_numpy(images[i]).permute(0, 3, 1, 2) for i in ([1, 2], [6, 9])]
     assert all(torch.equal(c.train.images, k) for c, k in zip(scenario.clients, kept, strict=True))
+
+
+def test_validation_under_label_skew(tmp_path, write_npz, assert_disjoint):
+    write_npz(tmp_path / "cifar10.npz", train=200, test=40, shape=(32, 32, 3))
+    options = DataOptions(test_split="validation", clients=3, partition="iid")
+    found = load_scenario("cifar10", root=tmp_path, options=options)
+    real = load_scenario("cifar10", root=tmp_path, options=DataOptions(clients=3, partition="iid"))
+    assert_disjoint(found)
+    assert not hashes(found.tests["global"]) & hashes(real.tests["global"])
+    assert all(hashes(own) <= hashes(found.tests["global"]) for own in found.own_tests.values())

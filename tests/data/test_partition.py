@@ -1,3 +1,5 @@
+"""Partitions use every sample once, follow the seed and leave no client without samples."""
+
 from __future__ import annotations
 
 import json
@@ -7,12 +9,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedchoir.data.partition import classes_per_client, dirichlet, from_file, iid, least_images, shards
+from fedchoir.data.partition import classes_per_client, dirichlet, from_file, iid, min_samples, shards
 from fedchoir.utils.errors import UsageError
 
 
-def assert_every_image_once(parts, images: int):
-    assert torch.cat(list(parts)).sort().values.tolist() == list(range(images))
+def assert_every_image_once(positions, images: int):
+    assert torch.cat(list(positions)).sort().values.tolist() == list(range(images))
 
 
 @settings(max_examples=40, deadline=None)
@@ -25,29 +27,31 @@ def assert_every_image_once(parts, images: int):
 def test_any_draw_uses_every_image_once_and_starves_nobody(labels, clients, beta, seed):
     tensor = torch.tensor(labels)
     if clients > len(labels):
-        with pytest.raises(UsageError, match=f"only {len(labels)} training images"):
+        with pytest.raises(UsageError, match=f"only {len(labels)} training samples"):
             dirichlet(tensor, clients, beta, seed)
         return
-    least = least_images(len(labels), clients)
+    least = min_samples(len(labels), clients)
     assert least >= 1
     for drawn in (dirichlet(tensor, clients, beta, seed), iid(tensor, clients, seed)):
-        assert len(drawn.parts) == clients
-        assert_every_image_once(drawn.parts, len(labels))
-        assert min(map(len, drawn.parts)) >= least
+        assert len(drawn.positions) == clients
+        assert_every_image_once(drawn.positions, len(labels))
+        assert min(map(len, drawn.positions)) >= least
 
 
 def test_hopeless_dirichlet_draw_is_repaired_and_says_so():
     labels = torch.arange(10000) % 10
     drawn = dirichlet(labels, 200, 0.05, seed=0)
-    assert_every_image_once(drawn.parts, 10000)
-    assert min(map(len, drawn.parts)) == 10
-    assert "of 200 clients drew fewer than 10 images" in drawn.notes[0]
+    assert_every_image_once(drawn.positions, 10000)
+    assert min(map(len, drawn.positions)) == 10
+    assert "of 200 clients drew fewer than 10 samples" in drawn.notes[0]
 
 
 def test_large_beta_is_even_and_small_beta_is_not():
     labels = torch.arange(10000) % 10
     even, skewed = (dirichlet(labels, 10, beta, seed=1) for beta in (1000.0, 0.1))
-    spread = [torch.stack([labels[p].bincount(minlength=10) for p in d.parts]).float().std() for d in (even, skewed)]
+    spread = [
+        torch.stack([labels[p].bincount(minlength=10) for p in d.positions]).float().std() for d in (even, skewed)
+    ]
     assert spread[0] < 15 < 100 < spread[1]
     assert even.notes == ()
 
@@ -55,13 +59,13 @@ def test_large_beta_is_even_and_small_beta_is_not():
 def test_draws_follow_the_seed():
     labels = torch.arange(500) % 10
     one, same, other = (dirichlet(labels, 5, 0.5, seed) for seed in (0, 0, 1))
-    assert all(torch.equal(a, b) for a, b in zip(one.parts, same.parts, strict=True))
-    assert any(len(a) != len(b) for a, b in zip(one.parts, other.parts, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(one.positions, same.positions, strict=True))
+    assert any(len(a) != len(b) for a, b in zip(one.positions, other.positions, strict=True))
 
 
 def test_iid_shares_have_the_same_mix():
     labels = torch.arange(1000) % 10
-    parts = iid(labels, 7, seed=0).parts
+    parts = iid(labels, 7, seed=0).positions
     assert {len(p) for p in parts} <= {142, 143}
     for part in parts:
         counts = labels[part].bincount(minlength=10)
@@ -73,13 +77,13 @@ def test_iid_shares_have_the_same_mix():
 def test_shards_give_few_classes(clients, per_client, seed):
     labels = torch.arange(400) % 10
     drawn = shards(labels, clients, per_client, seed)
-    assert_every_image_once(drawn.parts, 400)
+    assert_every_image_once(drawn.positions, 400)
     width = 2 + 400 // (clients * per_client) // 40  # classes that one shard can touch
-    assert all(len(labels[p].unique()) <= per_client * width for p in drawn.parts)
+    assert all(len(labels[p].unique()) <= per_client * width for p in drawn.positions)
 
 
 def test_more_shards_than_images():
-    with pytest.raises(UsageError, match="needs 12 images or more"):
+    with pytest.raises(UsageError, match="needs 12 samples or more"):
         shards(torch.zeros(10, dtype=torch.int64), 4, 3, seed=0)
 
 
@@ -88,12 +92,12 @@ def test_more_shards_than_images():
 def test_classes_per_client(clients, classes, seed):
     labels = torch.arange(700) % 7
     if clients * classes < 7:
-        with pytest.raises(UsageError, match="so that every image has an owner"):
+        with pytest.raises(UsageError, match="so that every sample has a client"):
             classes_per_client(labels, clients, classes, seed)
         return
     drawn = classes_per_client(labels, clients, classes, seed)
-    assert_every_image_once(drawn.parts, 700)
-    assert all(len(labels[p].unique()) == classes for p in drawn.parts)
+    assert_every_image_once(drawn.positions, 700)
+    assert all(len(labels[p].unique()) == classes for p in drawn.positions)
 
 
 def test_more_classes_per_client_than_there_are():
@@ -102,15 +106,15 @@ def test_more_classes_per_client_than_there_are():
 
 
 def test_from_file_lists_and_names(tmp_path):
-    path = tmp_path / "parts.json"
+    path = tmp_path / "partition.json"
     path.write_text(json.dumps([[3, 0], [1, 2, 4]]))
     drawn = from_file(path, 5)
-    assert [p.tolist() for p in drawn.parts] == [[0, 3], [1, 2, 4]]
+    assert [p.tolist() for p in drawn.positions] == [[0, 3], [1, 2, 4]]
     assert (drawn.names, drawn.notes) == (None, ())
     path.write_text(json.dumps({"north": [0], "south": [1, 2]}))
     drawn = from_file(path, 5)
     assert drawn.names == ("north", "south")
-    assert drawn.notes == ("partition_file leaves out 2 of 5 training images",)
+    assert drawn.notes == ("partition_file leaves out 2 of 5 training samples",)
 
 
 @pytest.mark.parametrize(
@@ -124,12 +128,12 @@ def test_from_file_lists_and_names(tmp_path):
         ("[[0, -1]]", "-1 is not a position"),
         ('[[0, "1"]]', "'1' is not a position"),
         ("[[true]]", "True is not a position"),
-        ("[[0, 1], [1]]", "image 1 given to client 0 and client 1"),
-        ('{"a": [2, 2]}', "image 2 given to a and a"),
+        ("[[0, 1], [1]]", "sample 1 given to client 0 and client 1"),
+        ('{"a": [2, 2]}', "sample 2 given to a and a"),
     ],
 )
 def test_bad_partition_files(tmp_path, text, message):
-    path = tmp_path / "parts.json"
+    path = tmp_path / "partition.json"
     path.write_text(text)
     with pytest.raises(UsageError, match=message) as caught:
         from_file(path, 5)

@@ -1,12 +1,13 @@
+"""The embedded scenario and public set, and their cache."""
+
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
 
-from fedchoir.data.image import embedded, rendering
+from fedchoir.data.image import embedded
 from fedchoir.data.image.embedded import CLASSES, DOMAINS, TEST, TEST_FONTS, TRAIN, TRAIN_FONTS, cache_dir
-from fedchoir.data.image.image_set import image_hashes
 
 
 @pytest.fixture(scope="module")
@@ -14,8 +15,12 @@ def lite():
     return embedded.digits_lite()
 
 
+def small_build():
+    return {"images": np.zeros((1, 3, 32, 32), np.uint8)}
+
+
 @pytest.mark.parametrize("domain", DOMAINS)
-def test_sizes_classes_and_no_image_in_both_parts(lite, domain):
+def test_sizes_classes_and_no_image_in_both_splits(lite, domain):
     train, test = lite[domain]
     assert (len(train), len(test)) == (TRAIN[domain], TEST[domain])
     for part in (train, test):
@@ -23,8 +28,8 @@ def test_sizes_classes_and_no_image_in_both_parts(lite, domain):
         counts = part.labels.bincount(minlength=10)
         assert len(counts) == len(CLASSES) == 10
         assert int(counts.min()) > 0.8 * len(part) / 10
-        assert len(set(image_hashes(part.images))) == len(part)
-    assert not set(image_hashes(train.images)) & set(image_hashes(test.images))
+        assert len(set(part.hashes())) == len(part)
+    assert not set(train.hashes()) & set(test.hashes())
 
 
 def test_handwritten_pools_share_no_digit():
@@ -36,19 +41,6 @@ def test_handwritten_pools_share_no_digit():
 def test_fonts_are_split():
     assert not set(TRAIN_FONTS) & set(TEST_FONTS)
     assert len(TRAIN_FONTS) + len(TEST_FONTS) == 22
-
-
-def test_every_font_draws_ten_different_digits():
-    for font in TRAIN_FONTS + TEST_FONTS:
-        shapes = {rendering._glyph(font, digit).tobytes() for digit in range(10)}
-        assert len(shapes) == 10, font
-
-
-def test_photo_regions_are_disjoint():
-    bands = [band for part in rendering._BANDS.values() for band in part]
-    assert sorted(bands) == list(range(rendering._BAND_COUNT))
-    assert len(rendering.photo_bands("train")) == sum(map(len, rendering.PHOTOS.values())) == 12
-    assert all(len(band) >= rendering.SIDE for band in rendering.photo_bands("test"))
 
 
 def test_domains_look_different(lite):
@@ -89,10 +81,6 @@ def test_photos(monkeypatch):
     torch.testing.assert_close(measured, expected, atol=0.01, rtol=0)
 
 
-def small_build():
-    return {"images": np.zeros((1, 3, 32, 32), np.uint8)}
-
-
 def test_cache_is_written_read_and_rebuilt_when_damaged(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDCHOIR_CACHE", str(tmp_path / "deep" / "cache"))
     embedded._cached("set-v1", small_build)
@@ -113,9 +101,3 @@ def test_unwritable_cache_means_no_cache(tmp_path, monkeypatch):
 def test_cache_dir_defaults_to_the_home(monkeypatch):
     monkeypatch.delenv("FEDCHOIR_CACHE")
     assert cache_dir().parts[-2:] == (".cache", "fedchoir")
-
-
-def test_missing_package_is_named(monkeypatch):
-    monkeypatch.setattr(rendering, "find_spec", lambda name: None)
-    with pytest.raises(ModuleNotFoundError, match="skimage is not installed"):
-        rendering._package("skimage")

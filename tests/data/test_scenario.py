@@ -1,11 +1,15 @@
+"""Scenarios: private samples, test sets, notes, centralized data."""
+
 from __future__ import annotations
+
+from collections import Counter
 
 import numpy as np
 import pytest
 import torch
 
-from fedchoir.data.image.image_set import ImageSet, image_hashes
-from fedchoir.data.scenario import SCENARIOS, DataOptions, Scenario, info, load_scenario
+from fedchoir.data.image.image_set import ImageSet
+from fedchoir.data.scenario import DataOptions, Scenario, info, load_scenario
 from fedchoir.utils.errors import UsageError
 
 DIGITS = ("mnist", "usps", "svhn", "syn")
@@ -31,33 +35,18 @@ def sizes(scenario: Scenario) -> list[int]:
     return [len(client.train) for client in scenario.clients]
 
 
-def test_catalogue():
-    assert list(SCENARIOS) == [
-        "digits-lite",
-        "digits",
-        "office-caltech",
-        "office31",
-        "office-home",
-        "cifar10",
-        "cifar100",
-        "tiny-imagenet",
-        "vireofood172",
-    ]
-    for name, known in SCENARIOS.items():
-        assert known.name == name
-        assert len(known.sources) == len(known.domains)
-        assert known.private is None or len(known.private) == len(known.domains)
-        if known.kind == "domain-shift":
-            assert len(known.models) == len(known.domains)
-        else:
-            assert known.defaults["clients"] == 10
-    assert SCENARIOS["digits"].private == (150, 80, 5000, 1800)
-    assert [name for name, known in SCENARIOS.items() if known.top_k == 5] == ["office31", "office-home"]
+def office(tmp_path, write_tree):
+    for name, count in (("amazon", 30), ("caltech", 20), ("dslr", 10), ("webcam", 10)):
+        write_tree(tmp_path / "office_caltech_10" / name, ["bike", "mug"], per_class=count)
+    return tmp_path
 
 
-def test_unknown_scenario():
-    with pytest.raises(UsageError, match=r"scenario: 'digit' is neither one of digits-lite, .* nor a folder"):
-        info("digit")
+def hashes(images: ImageSet) -> set[bytes]:
+    return set(images.hashes())
+
+
+def trained(scenario: Scenario) -> list[Counter[str]]:
+    return [Counter(client.train.hashes()) for client in scenario.clients]
 
 
 @pytest.mark.parametrize("clients", [None, 4])
@@ -87,9 +76,9 @@ def test_digits_from_npz_notes_what_is_not_the_papers(digits_root, assert_disjoi
     assert sizes(scenario) == [150, 80, 200, 200]
     assert_disjoint(scenario)
     said = "\n".join(scenario.notes)
-    assert "svhn: all 200 training images taken, 5000 in the papers" in said
+    assert "svhn: all 200 training images used, 5000 in the papers" in said
     assert "syn: read from syn.npz, not from the original" in said
-    assert "mnist: 200 training images here, 60000 in the complete set" in said
+    assert "mnist: 200 training images found, 60000 in the complete data set" in said
 
 
 def test_explicit_sizes_must_be_there(digits_root):
@@ -117,13 +106,7 @@ def test_fewer_clients_than_domains(digits_root):
     scenario = load_scenario("digits", root=digits_root, options=DataOptions(clients=2))
     assert [c.name for c in scenario.clients] == ["mnist", "usps"]
     assert tuple(scenario.tests) == DIGITS
-    assert "svhn: no client holds it; it is only tested on" in scenario.notes
-
-
-def office(tmp_path, write_tree):
-    for name, count in (("amazon", 30), ("caltech", 20), ("dslr", 10), ("webcam", 10)):
-        write_tree(tmp_path / "office_caltech_10" / name, ["bike", "mug"], per_class=count)
-    return tmp_path
+    assert "svhn: no client has it; it is only tested on" in scenario.notes
 
 
 def test_office_takes_48_percent_of_the_80_percent(tmp_path, write_tree, assert_disjoint):
@@ -140,7 +123,7 @@ def test_whole_folder_leaks_as_told_and_says_so(tmp_path, write_tree):
     assert sizes(scenario) == [23, 15, 8, 8]
     assert sum("TESTED ON THE WHOLE FOLDER" in note for note in scenario.notes) == 4
     for client in scenario.clients:
-        assert set(image_hashes(client.train.images)) <= set(image_hashes(scenario.tests[client.domain].images))
+        assert set(client.train.hashes()) <= set(scenario.tests[client.domain].hashes())
 
 
 def test_whole_folder_trains_on_the_first_part_of_a_folder(tmp_path, write_tree):
@@ -151,10 +134,6 @@ def test_whole_folder_trains_on_the_first_part_of_a_folder(tmp_path, write_tree)
     for client in scenario.clients:
         assert client.train.labels.unique().tolist() == [0, 1, 2, 3]
         assert scenario.tests[client.domain].labels.unique().tolist() == [0, 1, 2, 3, 4]
-
-
-def hashes(images: ImageSet) -> set[bytes]:
-    return set(image_hashes(images.images))
 
 
 @pytest.mark.parametrize("name", ["digits", "office-caltech"])
@@ -179,21 +158,11 @@ def test_validation_holds_training_images_back_and_never_looks_at_the_test(
     assert sum("held-back training images (test_split='validation')" in note for note in found.notes) == 4
 
 
-def test_validation_under_label_skew(tmp_path, write_npz, assert_disjoint):
-    write_npz(tmp_path / "cifar10.npz", train=200, test=40, shape=(32, 32, 3))
-    options = DataOptions(test_split="validation", clients=3, partition="iid")
-    found = load_scenario("cifar10", root=tmp_path, options=options)
-    real = load_scenario("cifar10", root=tmp_path, options=DataOptions(clients=3, partition="iid"))
-    assert_disjoint(found)
-    assert not hashes(found.tests["global"]) & hashes(real.tests["global"])
-    assert all(hashes(own) <= hashes(found.tests["global"]) for own in found.own_tests.values())
-
-
-def test_whole_folder_leaves_official_test_parts_alone(digits_root, assert_disjoint):
+def test_whole_folder_leaves_official_test_splits_alone(digits_root, assert_disjoint):
     options = DataOptions(test_split="whole-folder")
     scenario = load_scenario("digits", root=digits_root, options=options)
     assert_disjoint(scenario)
-    assert "usps: test_split='whole-folder' changes nothing, it has a test part of its own" in scenario.notes
+    assert "usps: test_split='whole-folder' has no effect: it has a test split" in scenario.notes
 
 
 def test_office31_and_office_home(tmp_path, write_tree):
@@ -205,7 +174,7 @@ def test_office31_and_office_home(tmp_path, write_tree):
     assert (sizes(three), three.top_k) == ([8, 8, 8], 5)
     home = load_scenario("office-home", root=tmp_path)
     assert sizes(home) == [16, 16, 16, 16]
-    assert "RealWorld: all 16 training images taken, 2000 in the papers" in home.notes
+    assert "RealWorld: all 16 training images used, 2000 in the papers" in home.notes
 
 
 def test_test_images_among_the_training_images_are_left_out(tmp_path, write_npz):
@@ -214,7 +183,7 @@ def test_test_images_among_the_training_images_are_left_out(tmp_path, write_npz)
         write_npz(tmp_path / f"{name}.npz", train=20, test=3, train_x=images, test_x=images[[4, 5, 4]])
     scenario = load_scenario("digits", root=tmp_path, options=DataOptions(private=(18,)))
     assert sizes(scenario) == [18] * 4
-    assert "mnist: 2 training images left out, because they are in the test set too" in scenario.notes
+    assert "mnist: 2 training images left out, because they are also in the test set" in scenario.notes
 
 
 def test_folder_of_npz_with_seven_classes(sites, assert_disjoint):
@@ -246,7 +215,7 @@ def test_folder_of_mixed_clients_with_unequal_classes(tmp_path, write_tree, asse
     ]
     named = {c.name: {scenario.classes[i] for i in c.train.labels.tolist()} for c in scenario.clients}
     assert named == {"berlin": {"ant", "bee", "cat"}, "paris": {"bee", "dog"}, "rome": {"cat", "emu"}}
-    assert scenario.notes == ("class names differ between clients: 5 in all, berlin has 3, paris has 2, rome has 2",)
+    assert scenario.notes == ("class names differ between clients: 5 in total, berlin has 3, paris has 2, rome has 2",)
     assert_disjoint(scenario)
 
 
@@ -259,18 +228,6 @@ def test_numbered_classes_are_ordered_as_numbers(tmp_path):
     assert set(scenario.clients[1].train.labels.tolist()) == {1, 2}
 
 
-def test_bad_folders_are_named(tmp_path, sites):
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(UsageError, match="no clients; wanted one sub-folder"):
-        load_scenario(str(tmp_path / "empty"))
-    (sites / "north.npz").write_bytes(b"")
-    with pytest.raises(UsageError, match=r"north\.npz: not a readable \.npz"):
-        load_scenario(str(sites))
-    (sites / "north").mkdir()
-    with pytest.raises(UsageError, match="client 'north' is there twice"):
-        info(str(sites))
-
-
 def test_label_noise_touches_training_labels_only():
     clean, noisy = (load_scenario("digits-lite", seed=1, options=DataOptions(label_noise=r)) for r in (0.0, 0.2))
     for before, after in zip(clean.clients, noisy.clients, strict=True):
@@ -280,31 +237,46 @@ def test_label_noise_touches_training_labels_only():
     assert noisy.notes == ("label noise: 320 training labels made wrong (symmetric, 0.2)",)
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "wanted"),
-    [
-        ("image_size", 4, "image_size = 4 .* greater than or equal to 8"),
-        ("clients", 0, "clients = 0 .* greater than or equal to 1"),
-        ("beta", 0.0, "beta = 0.0 .* greater than 0"),
-        ("beta", float("nan"), "beta = nan"),
-        ("label_noise", 1.0, "label_noise = 1.0 .* less than 1"),
-        ("noise_type", "loud", "noise_type = 'loud' .* 'symmetric' or 'pair'"),
-        ("partition", "random", "partition = 'random' .* 'dirichlet', 'shards', 'classes', 'iid' or 'file'"),
-        ("partition", "file", "partition = 'file' .* set partition_file"),
-        ("test_split", "none", "test_split = 'none' .* 'held-out', 'validation' or 'whole-folder'"),
-        ("private", (0,), "private = .* counts from 1"),
-        ("private", (1.5,), "private = .* shares up to 1.0"),
-        ("private", (), "one number for all domains or one for each"),
-        ("shards_per_client", 0, "shards_per_client = 0 .* greater than or equal to 1"),
-        ("classes_per_client", 0, "classes_per_client = 0 .* greater than or equal to 1"),
-    ],
-)
-def test_bad_options_name_field_value_and_what_is_right(field, value, wanted):
-    with pytest.raises(UsageError, match=wanted) as caught:
-        DataOptions(**{field: value})
-    assert "\n" not in str(caught.value)
-
-
 def test_missing_data_of_a_scenario(tmp_path):
     with pytest.raises(UsageError, match=r"mnist: no mnist\.npz or MNIST/raw in the data root .*data fetch mnist"):
         load_scenario("digits", root=tmp_path)
+
+
+def test_everyone_has_what_all_had_and_labels_stay_with_their_images():
+    options = {"private": (20, 30, 10, 10), "label_noise": 0.2}
+    apart = load_scenario("digits-lite", seed=3, options=DataOptions(**options))
+    together = load_scenario("digits-lite", seed=3, options=DataOptions(**options, centralized=True))
+    assert trained(together) == [sum(trained(apart), Counter())] * 4
+    assert [client.domain for client in together.clients] == [client.domain for client in apart.clients]
+    labelled = {
+        h: int(label)
+        for client in apart.clients
+        for h, label in zip(client.train.hashes(), client.train.labels, strict=True)
+    }
+    for client in together.clients:
+        assert [labelled[h] for h in client.train.hashes()] == client.train.labels.tolist()
+    said = "CENTRALIZED: every client trains on the 70 private images of all clients"
+    assert together.notes == (*apart.notes, said)
+    assert {name: len(test) for name, test in together.tests.items()} == {n: len(t) for n, t in apart.tests.items()}
+
+
+def test_an_image_that_another_client_is_tested_on_is_left_out(tmp_path, write_npz):
+    """Pixel for pixel the same in two places: alone it is no leak, together it would be one."""
+    write_npz(tmp_path / "here.npz", train=12, test=6)
+    there = np.load(write_npz(tmp_path / "there.npz", train=12, test=6))
+    mixed = there["test_x"].copy()
+    mixed[0] = np.load(tmp_path / "here.npz")["train_x"][4]
+    write_npz(tmp_path / "there.npz", train=12, test=6, test_x=mixed)
+    apart, together = (load_scenario(str(tmp_path), options=DataOptions(centralized=p)) for p in (False, True))
+    tested = {h for test in together.tests.values() for h in test.hashes()}
+    assert tested & set(trained(apart)[0])
+    assert not tested & set(trained(together)[0])
+    assert "the 23 private images" in together.notes[-1]
+    assert together.notes[-1].endswith("1 more are left out, because they are in a test set")
+
+
+def test_under_label_skew_everyone_has_the_whole_training_set(tmp_path, write_npz):
+    write_npz(tmp_path / "cifar10.npz", train=60, test=20, shape=(32, 32, 3))
+    options = DataOptions(clients=3, partition="iid", centralized=True)
+    scenario = load_scenario("cifar10", root=tmp_path, options=options)
+    assert [len(client.train) for client in scenario.clients] == [60, 60, 60]

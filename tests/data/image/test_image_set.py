@@ -1,22 +1,19 @@
+"""Image sets: conversion, normalisation, resizing, hashes."""
+
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torchvision.transforms import v2
 
 from fedchoir.data.image.image_set import (
     ImageSet,
     as_images,
-    concatenate,
-    image_hashes,
     images_digest,
     normalise,
     resize,
 )
-from fedchoir.data.splits import add_label_noise, apportion, complement, held_out, stratified_sample, unseen
 
 
 def random_set(count: int, classes: int = 4, side: int = 8, seed: int = 0) -> ImageSet:
@@ -50,13 +47,13 @@ def test_image_set_checks_shapes_and_dtypes():
         ImageSet(torch.zeros(2, 3, 4, 4, dtype=torch.uint8), torch.zeros(3, dtype=torch.int64))
 
 
-def test_subset_concatenate_and_to():
+def test_subset_joined_and_to():
     images = random_set(6)
     part = images.subset(torch.tensor([4, 0]))
     assert part.labels.tolist() == [0, 0]
     assert torch.equal(part.images[0], images.images[4])
     assert len(images.subset(images.labels == 1)) == 2
-    both = concatenate(images, part)
+    both = images.joined(part)
     assert len(both) == 8
     assert both.mean == images.mean
     assert images.to("meta").images.device.type == "meta"
@@ -104,63 +101,10 @@ def test_resize_agrees_with_torchvision():
 
 
 def test_hashes_and_digest_see_every_pixel():
-    images = random_set(4).images
-    changed = images.clone()
+    whole = random_set(4)
+    images, changed = whole.images, whole.images.clone()
     changed[2, 1, 3, 3] ^= 1
-    assert [a == b for a, b in zip(image_hashes(images), image_hashes(changed), strict=True)] == [1, 1, 0, 1]
+    other = ImageSet(changed, whole.labels)
+    assert [a == b for a, b in zip(whole.hashes(), other.hashes(), strict=True)] == [1, 1, 0, 1]
     assert images_digest(images) != images_digest(changed)
     assert images_digest(images) == images_digest(images.clone())
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(0, 5), min_size=1, max_size=60), st.data())
-def test_stratified_samples_have_the_size_and_miss_no_class(labels, data):
-    size = data.draw(st.integers(1, len(labels)))
-    tensor = torch.tensor(labels)
-    index = stratified_sample(tensor, size, torch.Generator().manual_seed(0))
-    assert len(set(index.tolist())) == len(index) == size
-    if size >= len(set(labels)):
-        assert set(tensor[index].tolist()) == set(labels)
-    rest = complement(index, len(labels))
-    assert sorted(index.tolist() + rest.tolist()) == list(range(len(labels)))
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(0, 50), min_size=1, max_size=8).filter(any), st.integers(0, 200))
-def test_apportioned_numbers_sum_and_stay_near_their_shares(weights, total):
-    counts = apportion(torch.tensor(weights), total)
-    assert int(counts.sum()) == total
-    exact = torch.tensor(weights, dtype=torch.float64) * total / sum(weights)
-    assert ((counts - exact).abs() < 1 + 1e-9).all()
-
-
-def test_held_out_split_is_80_to_20_per_class_and_disjoint():
-    images = random_set(958, classes=10)
-    train, test = held_out(images, torch.Generator().manual_seed(0))
-    assert (len(train), len(test)) == (766, 192)  # the paper's arithmetic for Amazon of Office-Caltech
-    assert not set(image_hashes(train.images)) & set(image_hashes(test.images))
-    assert set(test.labels.tolist()) == set(range(10))
-
-
-def test_held_out_split_keeps_copies_together():
-    images = random_set(20)
-    doubled = concatenate(images, images)
-    train, test = held_out(doubled, torch.Generator().manual_seed(0))
-    assert not set(image_hashes(train.images)) & set(image_hashes(test.images))
-    assert len(train) + len(test) == 40
-
-
-def test_unseen_marks_copies():
-    images = random_set(10)
-    assert unseen(images, images.subset(torch.tensor([3, 7]))).nonzero().flatten().tolist() == [0, 1, 2, 4, 5, 6, 8, 9]
-
-
-@pytest.mark.parametrize("kind", ["symmetric", "pair"])
-def test_label_noise_changes_the_share_asked_for(kind):
-    images = random_set(1000, classes=5)
-    noisy, flips = add_label_noise(images, 5, 0.3, kind, torch.Generator().manual_seed(0))
-    changed = noisy.labels != images.labels
-    assert int(changed.sum()) == flips == 300
-    assert torch.equal(noisy.images, images.images)
-    steps = set(((noisy.labels - images.labels) % 5)[changed].tolist())
-    assert steps == ({1} if kind == "pair" else {1, 2, 3, 4})

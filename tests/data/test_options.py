@@ -1,0 +1,38 @@
+"""Data options name the field, its value and what would be right."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedchoir.data.scenario import DataOptions
+from fedchoir.utils.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "wanted"),
+    [
+        ("image_size", 4, "image_size = 4 .* greater than or equal to 8"),
+        ("clients", 0, "clients = 0 .* greater than or equal to 1"),
+        ("beta", 0.0, "beta = 0.0 .* greater than 0"),
+        ("beta", float("nan"), "beta = nan"),
+        ("label_noise", 1.0, "label_noise = 1.0 .* less than 1"),
+        ("noise_type", "loud", "noise_type = 'loud' .* 'symmetric' or 'pair'"),
+        ("partition", "random", "partition = 'random' .* 'dirichlet', 'shards', 'classes', 'iid' or 'file'"),
+        ("partition", "file", "partition = 'file' .* set partition_file"),
+        ("test_split", "none", "test_split = 'none' .* 'held-out', 'validation' or 'whole-folder'"),
+        ("private", (0,), "private = .* counts from 1"),
+        ("private", (1.5,), "private = .* shares up to 1.0"),
+        ("private", (), "one number for all domains or one for each"),
+        ("shards_per_client", 0, "shards_per_client = 0 .* greater than or equal to 1"),
+        ("classes_per_client", 0, "classes_per_client = 0 .* greater than or equal to 1"),
+    ],
+)
+def test_bad_options_name_field_value_and_what_is_right(field, value, wanted):
+    with pytest.raises(UsageError, match=wanted) as caught:
+        DataOptions(**{field: value})
+    assert "\n" not in str(caught.value)
+
+
+def test_not_with_tests_that_hold_private_images():
+    with pytest.raises(UsageError, match=r"^centralized = True is not possible with test_split = 'whole-folder'"):
+        DataOptions(centralized=True, test_split="whole-folder")
