@@ -18,8 +18,8 @@ from fedchoir import methods
 from fedchoir.cli.app import app
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted((ROOT / "docs").glob("*.md"))
-RUN_AS_WRITTEN = ["index.md", "concepts.md", "faq.md", "looking.md"]
+PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"]
+RUN_AS_WRITTEN = ["index.md", "concepts.md", "faq.md", "report-and-live-page.md"]
 BIN = Path(sys.executable).parent
 FENCE = re.compile(r"^```[ ]?(?P<kind>[^\n]*)\n(?P<code>.*?)^```", re.M | re.S)
 
@@ -32,10 +32,13 @@ def blocks(page: Path, language: str) -> Iterator[tuple[str, bool]]:
             yield found["code"], "slow" in words
 
 
-def commands(page: Path) -> list[tuple[str, bool]]:
-    """The `fedchoir` commands of a page."""
+def commands(page: Path, *languages: str) -> list[tuple[str, bool]]:
+    """The `fedchoir` commands of a page in blocks of these languages, and whether they are slow."""
     lines = [
-        (line.strip(), slow) for code, slow in blocks(page, "bash") for line in code.replace("\\\n", " ").splitlines()
+        (line.strip().removeprefix("$ "), slow)
+        for language in languages
+        for code, slow in blocks(page, language)
+        for line in code.replace("\\\n", " ").splitlines()
     ]
     return [(line, slow) for line, slow in lines if line.startswith("fedchoir ")]
 
@@ -51,7 +54,7 @@ def test_site_builds_without_warning(tmp_path: Path) -> None:
     page = (site / "methods" / "fccl-plus.html").read_text()
     assert "λ of eq. 2: weight of the off-diagonal entries" in page  # an option's description
     assert "Σ_{u≠v} (1 + M_uv)²" in page  # an equation
-    results = (site / "results.html").read_text()
+    results = "".join(path.read_text() for path in [site / "results.html", *(site / "results").rglob("*.html")])
     marked = re.findall(r'<td class="number">(.*?)</td>', results)
     assert any(re.fullmatch(r"\d\d\.\d\d ± \d\.\d\d", cell) for cell in marked)
     assert any(re.fullmatch(r"<strong>\d\d\.\d\d ± \d\.\d\d</strong>", cell) for cell in marked)
@@ -63,8 +66,10 @@ def test_site_builds_without_warning(tmp_path: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_are_ones_that_exist(page: Path) -> None:
     group = typer.main.get_command(app)
-    for line, _ in commands(page):
+    for line, _ in commands(page, "bash", "console"):
         words = shlex.split(line.split(" #")[0].split(" > ")[0])[1:]
+        if words[0] == "--plugin":
+            words = words[2:]
         command = group
         while hasattr(command, "commands"):
             assert words, line
@@ -76,14 +81,14 @@ def test_commands_are_ones_that_exist(page: Path) -> None:
 @pytest.mark.parametrize("name", RUN_AS_WRITTEN)
 def test_quick_commands_run_as_written(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for line in [line for line, slow in commands(ROOT / "docs" / name) if not slow]:
+    for line in [line for line, slow in commands(ROOT / "docs" / name, "bash") if not slow]:
         done = CliRunner().invoke(app, shlex.split(line)[1:])  # in this process: torch takes seconds to import
         assert done.exit_code == 0, f"{line}\n{done.output}{done.exception}"
     if name == "index.md":
         assert (tmp_path / "runs" / "report.html").is_file()
-        left = {path.name for path in (tmp_path / "runs" / "together").iterdir()}
-        told = set(re.findall(r"^\| `([\w.]+)/?` \|", (ROOT / "docs" / name).read_text(), re.M))
-        assert told - {"report.html"} <= left
+        left = {path.name for path in (tmp_path / "runs" / "fccl-plus").iterdir()}
+        listed = set(re.findall(r"^\| `([\w.]+)/?` \|", (ROOT / "docs" / name).read_text(), re.M))
+        assert listed - {"report.html"} <= left
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -51,7 +51,9 @@ def run_commands(code: str) -> None:
 
 
 def test_a_new_method_is_short_and_runs(vote: Path) -> None:
-    assert len(vote.read_text().splitlines()) <= 60
+    code = vote.read_text()
+    assert len(code.splitlines()) <= 60
+    assert len(re.findall(r"^\s*(?:from|import) fedchoir", code, re.M)) == 1
     assert "vote" in methods.registry()
     run_commands(next(code for kind, code in blocks(METHOD) if kind == "bash"))
     assert list(Path("runs").glob("*vote*/result.json"))
@@ -89,7 +91,7 @@ def test_your_own_data_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         elif kind == "bash":
             run_commands(code)
     assert (tmp_path / "runs" / "hospitals" / "result.json").is_file()
-    assert (tmp_path / "runs" / "dealt" / "result.json").is_file()
+    assert (tmp_path / "runs" / "split" / "result.json").is_file()
 
 
 # -- plug-ins ----------------------------------------------------------------------------------------------------------
