@@ -24,17 +24,10 @@ class SiteEntry(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str = Field(description="the site's name; its node is started with --name NAME")
+    name: str = Field(pattern=f"^{NAME}$", description="the site's name; its node is started with --name NAME")
     key: Path | None = Field(None, description="the site's public key, NAME.pub")
     model: str | None = Field(None, description="its architecture; needed only if the run may start without the site")
     revoked: bool = Field(False, description="its key is no longer accepted; the run continues without it")
-
-    @field_validator("name")
-    @classmethod
-    def _plain(cls, value: str) -> str:
-        if not NAME.fullmatch(value):
-            raise ValueError("A-Z, a-z, 0-9, dots, dashes and underscores")
-        return value
 
 
 class FederationFile(BaseModel):

@@ -23,7 +23,7 @@ from fedchoir.utils.io import private_write
 
 CA_DAYS = 3650
 SERVER_DAYS = 825
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"  # of a site
 
 
 def make_authority(folder: Path) -> tuple[Path, Path]:
@@ -62,7 +62,7 @@ def make_server(folder: Path, hosts: Sequence[str]) -> tuple[Path, Path]:
 
 def make_site(folder: Path, name: str) -> tuple[Path, Path]:
     """Create ``NAME`` (private) and ``NAME.pub``: a P-384 pair in OpenSSH's format, which SuperNodes require."""
-    if not NAME.fullmatch(name):
+    if not re.fullmatch(NAME, name):
         raise UsageError(f"--site {name!r} is not possible: it should be A-Z, a-z, 0-9, dots, dashes and underscores")
     key_path, pub_path = folder / name, folder / f"{name}.pub"
     if key_path.exists() or pub_path.exists():

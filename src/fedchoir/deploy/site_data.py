@@ -94,14 +94,11 @@ class LocalSite:
         }
 
     def _raw(self, size: int) -> Raw:
+        """The images of an .npz file or a folder. A folder is decoded once, into a cache in the work folder."""
         if self.data.is_file():
             return read_npz(self.data, size)
         if not self.data.is_dir():
             raise UsageError(f"--data {self.data}: there is no such folder or .npz file")
-        return self._cached_folder(size)
-
-    def _cached_folder(self, size: int) -> Raw:
-        """A folder of images. Decoded once: later messages read the tensors from the work folder."""
         times = [path.stat().st_mtime_ns for path in self.data.rglob("*")]
         state = (str(self.data.resolve()), max(times, default=0), len(times), size)
         cache = self.work / "decoded" / f"{hashlib.sha256(repr(state).encode()).hexdigest()[:16]}.safetensors"

@@ -6,7 +6,6 @@ import hashlib
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cached_property
 from pathlib import Path
 from typing import Self
 
@@ -54,6 +53,8 @@ class SuperLinkProcess:
         self._process = FlowerProcess("flower-superlink", work)
         self._host, _, self._port = federation.address.rpartition(":")
         self._address = f"{'127.0.0.1' if self._host in ('0.0.0.0', '') else self._host}:{self._port}"
+        self._root: bytes | None = None  # root certificate of the TLS connections
+        self._control: ControlHttpClient
         self._grid: HttpGrid | None = None
         self._heartbeat: HeartbeatSender | None = None
 
@@ -85,6 +86,13 @@ class SuperLinkProcess:
                     raise UsageError(f"{path} is missing: fedchoir keys --host HOST creates it")
             options += ["--ssl-ca-certfile", str(f.ca), "--ssl-certfile", str(f.certificate)]
             options += ["--ssl-keyfile", str(f.key), "--enable-supernode-auth"]
+            self._root = f.ca.read_bytes()
+        self._control = ControlHttpClient.from_server_address(
+            self._address,
+            f.insecure,
+            self._root,
+            interceptors=[CliClientHttpInterceptor(), RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+        )
         self._process.start(*options)
         log = self._process.log
         end = time.monotonic() + START_SECONDS
@@ -99,21 +107,6 @@ class SuperLinkProcess:
             except httpx.HTTPError:
                 time.sleep(0.2)
         raise UsageError(f"the SuperLink did not answer on {self._address} within {START_SECONDS:.0f} s (see {log})")
-
-    @cached_property
-    def _control(self) -> ControlHttpClient:
-        return ControlHttpClient.from_server_address(
-            server_address=self._address,
-            insecure=self.federation.insecure,
-            root_certificates=self._root_certificates,
-            interceptors=[CliClientHttpInterceptor(), RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
-        )
-
-    @property
-    def _root_certificates(self) -> bytes | None:
-        return None if self.federation.insecure else self.federation.ca.read_bytes()
-
-    # -- sites -----------------------------------------------------------------------------------------------------
 
     def _register_sites(self) -> None:
         if self.federation.insecure:
@@ -134,15 +127,12 @@ class SuperLinkProcess:
         """Ids of all nodes that the SuperLink knows, connected or not."""
         return [node.node_id for node in self._control.ListNodes(ListNodesRequest()).nodes_info]
 
-    # -- the run ---------------------------------------------------------------------------------------------------
-
     def start_run(self) -> HttpGrid:
         """Start a Flower run and take the part of its ServerApp: returns the grid that reaches the nodes."""
         content, _ = build_fab_from_files({"pyproject.toml": APP.encode()})
         fab = Fab(hashlib.sha256(content).hexdigest(), content, {})
         self._control.StartRun(StartRunRequest(fab=fab_to_proto(fab), federation=""))
-        root, token = self._root_certificates, self._acquire_task()
-        self._grid = HttpGrid(self._address, self.federation.insecure, root, token=token)
+        self._grid = HttpGrid(self._address, self.federation.insecure, self._root, token=self._acquire_task())
         task = self._grid._runtime_client.PullTaskInput(PullTaskInputRequest())
         TaskIdentity.task_id, TaskIdentity.run_id = task.task_id, task.run.run_id
         TaskIdentity.node_id = task.context.node_id
@@ -152,7 +142,7 @@ class SuperLinkProcess:
         return self._grid
 
     def _acquire_task(self) -> str:
-        client = self._process.task_client(self._address, self._root_certificates)
+        client = self._process.task_client(self._address, self._root)
         end = time.monotonic() + START_SECONDS
         try:
             while time.monotonic() < end:

@@ -44,8 +44,6 @@ class GridTransport:
     _node_ids: dict[str, int] = field(default_factory=dict)  # of the sites that are connected
     _asked_at: dict[int, float] = field(default_factory=dict)
 
-    # -- registration ----------------------------------------------------------------------------------------------
-
     def register_sites(self) -> list[str]:
         """Ask nodes that have just connected about their sites. Returns the names of all connected sites."""
         online = set(self.grid.get_node_ids())
@@ -80,8 +78,6 @@ class GridTransport:
             return clients
         self.register_sites()
         return tuple(client_info(self.site_info[c.name]) if c.name in self.site_info else c for c in clients)
-
-    # -- messages --------------------------------------------------------------------------------------------------
 
     def deliver(self, envelopes: Mapping[int, Envelope], within: float = math.inf) -> Replies:
         """Send one envelope to each client and wait for replies, at most ``within`` seconds."""
