@@ -66,10 +66,11 @@ def versions() -> Iterator[Finding]:
         known = installed(package)
         yield Finding("versions", "good" if known else "bad", package, known or "missing: pip install fedchoir again")
     for extra, (package, purpose) in EXTRAS.items():
-        known = installed(package)
-        missing = f"not installed ({purpose}): pip install 'fedchoir[{extra}]'"
-        text = f"{package} {known} ({purpose})" if known else missing
-        yield Finding("versions", "good" if known else "absent", f"extra {extra}", text)
+        if known := installed(package):
+            yield Finding("versions", "good", f"extra {extra}", f"{package} {known} ({purpose})")
+        else:
+            text = f"not installed ({purpose}): pip install 'fedchoir[{extra}]'"
+            yield Finding("versions", "absent", f"extra {extra}", text)
 
 
 def installed(package: str) -> str:

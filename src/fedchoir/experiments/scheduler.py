@@ -2,12 +2,17 @@
 
 The run folders hold the state: ``result.json`` marks a finished run, a checkpoint one to continue. The process that
 executes a run holds its lock, so two sweeps may share a folder; the system releases the lock when the process ends.
+``python -m fedchoir.experiments.scheduler`` is a worker process: it reports to its parent in JSON messages, and
+everything that a run prints goes to the log of the run.
 """
 
 from __future__ import annotations
 
+import gc
 import json
+import os
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -15,16 +20,21 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 from filelock import FileLock, Timeout
 
-from fedchoir.experiments.config import read_experiment
-from fedchoir.experiments.run import MAY_CHANGE, differences
+from fedchoir.core.federation_spec import FederationSpec
+from fedchoir.core.result import Event
+from fedchoir.experiments.config import Experiment, Plan, read_experiment
+from fedchoir.experiments.live_status import LiveStatus
+from fedchoir.experiments.run import MAY_CHANGE, Observer, differences, run
 from fedchoir.experiments.sweep import Job
 from fedchoir.utils.errors import UsageError, WorkerError
 from fedchoir.utils.io import atomic_write_json
-from fedchoir.utils.subprocess_channel import ChildProcess
+from fedchoir.utils.subprocess_channel import ChildProcess, parent_channel
 from fedchoir.utils.threads import threads_for
 
+WORKER = "fedchoir.experiments.scheduler"
 POLL = 0.5  # seconds between two looks at runs that another sweep executes
 ENDS = ("finished", "skipped", "failed", "locked")
 
@@ -50,7 +60,7 @@ class Backend(Protocol):
         """Whether `start` may be called."""
 
     def start(self, job: Job) -> None:
-        """Begin or continue a run: `fedchoir.experiments.job_worker.run_job` in some process."""
+        """Begin or continue a run: `run_job` in some process."""
 
     def poll(self, seconds: float) -> Iterator[tuple[Job, Status]]:
         """Reports of the jobs that were started; waits for the first at most so many seconds."""
@@ -114,8 +124,7 @@ class LocalProcesses:
     def start(self, job: Job) -> None:
         threads = str(threads_for(self._places))
         environment = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
-        worker = "fedchoir.experiments.job_worker"
-        child = self._idle.pop() if self._idle else ChildProcess.spawn("its process", worker, environment)
+        child = self._idle.pop() if self._idle else ChildProcess.spawn("its process", WORKER, environment)
         self._running[child] = job
         task = {"name": job.name, "label": job.label, "experiment": job.experiment.model_dump(mode="json")}
         with suppress(WorkerError):  # poll reports a process that has died
@@ -156,9 +165,7 @@ def is_finished(job: Job) -> bool:
 
 def lock_of(job: Job) -> FileLock:
     """The lock that the process of a run holds."""
-    folder = job.out.parent / ".locks"
-    folder.mkdir(parents=True, exist_ok=True)
-    return FileLock(folder / f"{job.out.name}.lock", timeout=0)
+    return FileLock(_beside(job, ".locks", ".lock"), timeout=0)
 
 
 def is_locked(job: Job) -> bool:
@@ -171,9 +178,12 @@ def is_locked(job: Job) -> bool:
 
 def log_of(job: Job) -> Path:
     """The file for everything that a run prints."""
-    folder = job.out.parent / "logs"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder / f"{job.out.name}.log"
+    return _beside(job, "logs", ".log")
+
+
+def _beside(job: Job, folder: str, suffix: str) -> Path:
+    (job.out.parent / folder).mkdir(parents=True, exist_ok=True)
+    return job.out.parent / folder / f"{job.out.name}{suffix}"
 
 
 def write_manifest(out: Path, table: str | None, title: str, jobs: Sequence[Job]) -> None:
@@ -187,3 +197,63 @@ def write_manifest(out: Path, table: str | None, title: str, jobs: Sequence[Job]
     runs |= {job.name: job.label for job in jobs}
     published |= {job.name: list(job.published) for job in jobs if job.published}
     atomic_write_json(path, {"table": table, "title": title, "runs": runs, "published": published})
+
+
+# -- a worker process --------------------------------------------------------------------------------------------------
+
+Send = Callable[..., None]
+
+
+class RoundReporter(Observer):
+    """Reports the rounds of a run to the scheduler."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+
+    def began(self, plan: Plan, spec: FederationSpec, done: list[Event]) -> None:
+        self._send("began", rounds=spec.rounds, done=len([event for event in done if event["round"] >= 0]))
+
+    def round(self, event: Event) -> None:
+        if event["round"] >= 0:
+            self._send("round", round=event["round"], intra=event["intra_avg"], inter=event["inter_avg"])
+
+
+def run_job(job: Job, send: Send) -> None:
+    """Execute one run, or the rest of it, unless it is finished or another process executes it."""
+    try:
+        with lock_of(job):
+            finished = is_finished(job)
+            if not finished:
+                run(job.experiment, resume=True, observers=[RoundReporter(send), LiveStatus()])
+        send("skipped" if finished else "finished")
+    except Timeout:
+        send("locked")
+    except UsageError as error:
+        send("failed", why=str(error))
+    except Exception as error:
+        traceback.print_exc()
+        why = str(error) if isinstance(error, WorkerError) else f"{type(error).__name__}: {error}"
+        send("failed", why=why, broken=True)
+
+
+def main() -> None:
+    channel = parent_channel()
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+
+    def send(event: str, **facts: Any) -> None:
+        channel.send([json.dumps({"event": event, **facts}).encode()])
+
+    while True:  # until the scheduler ends this process
+        task = json.loads(channel.receive()[0])
+        job = Job(task["name"], task["label"], Experiment(**task["experiment"]))
+        with log_of(job).open("a") as log:
+            os.dup2(log.fileno(), 1)
+            os.dup2(log.fileno(), 2)
+        run_job(job, send)
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()
