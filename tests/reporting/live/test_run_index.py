@@ -36,6 +36,14 @@ def test_a_run_without_changes_for_an_hour_is_stalled(root: Path) -> None:
     assert states == {"done": ("finished", 0), "deep/going": ("stalled", None)}
 
 
+def test_a_finished_run_without_events_shows_its_result(root: Path) -> None:
+    (root / "done" / "events.jsonl").unlink()
+    (done,) = [run for run in RunIndex(root).runs() if run["id"] == "done"]
+    result = json.loads((root / "done" / "result.json").read_text())
+    assert (done["round"], done["rounds"]) == (5, 5)
+    assert done["inter"] == pytest.approx(result["inter_avg"], rel=1e-4)
+
+
 def test_a_run_is_read_again_when_it_changes(root: Path) -> None:
     index = RunIndex(root)
     assert index.run("deep/going")["rounds"] == [1, 2, 3, 4]

@@ -54,7 +54,7 @@ function summary(group) {
     el("button", { type: "button", "data-copy": kind, onclick: () => copy(group.text[kind], name) }, name));
   return [el("div", { class: "controls" }, el("label", {}, "copy as"), ...buttons), el("div", { class: "card scroll" }, summaryTable(group)),
     el("p", { class: "hint" }, "Percent; mean of the last three evaluated rounds, ± standard deviation over seeds. Best in bold, second underlined."),
-    ...group.notes.map((text) => el("p", { class: "note" }, text))];
+    group.notes.length ? el("details", {}, el("summary", {}, "notes on published numbers and data"), ...group.notes.map((text) => el("p", { class: "note" }, text))) : ""];
 }
 
 function differences(rows) {

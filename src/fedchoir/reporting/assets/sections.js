@@ -19,10 +19,10 @@ const AXES = {
   time: { label: "time so far", format: duration, of: (run) => cumulate(run.rounds.map((_, k) => sum(Object.values(run.seconds).map((s) => s[k])))) },
 };
 
-const INTRA_TITLE = "intra-domain accuracy (own test set), %";
+const INTRA_TITLE = "intra-domain accuracy, %";
 function curvesSection(hidden) {
   const legend = el("div", { class: "legend" });
-  const inter = lineChart("inter-domain accuracy (other test sets), %"), intra = lineChart(INTRA_TITLE);
+  const inter = lineChart("inter-domain accuracy, %"), intra = lineChart(INTRA_TITLE);
   let axis = "round", rows = [];
   const controls = el("div", { class: "controls" }, el("label", {}, "x axis ", segments([["round", "rounds"], ["traffic", "traffic"], ["time", "time"]], axis, (v) => { axis = v; draw(); })));
   const interCard = el("div", { class: "card" }, inter.node);

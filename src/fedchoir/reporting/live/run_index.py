@@ -100,10 +100,10 @@ def summary(name: str, folder: Path, version: tuple[Stamp, ...]) -> dict[str, An
     events = read_valid_events(folder / "events.jsonl")
     task, result = read_json(folder / "task.json"), read_json(folder / "result.json")
     facts = result or _experiment(folder)
-    scored = [event for event in events if event.get("intra_avg") is not None]
+    scored = [result, *(event for event in events if event.get("intra_avg") is not None)]
     paces = [float(event.get("seconds", {}).get("total", 0)) for event in events[-5:]]
-    done = events[-1]["round"] + 1 if events else 0
-    planned = (source.get("rounds") for source in (result, task, facts))
+    planned = [n for source in (result, task, facts) if isinstance(n := source.get("rounds"), int)]
+    done = events[-1]["round"] + 1 if events else planned[0] if result and planned else 0
     return {
         "id": name,
         "name": folder.name,
@@ -111,8 +111,8 @@ def summary(name: str, folder: Path, version: tuple[Stamp, ...]) -> dict[str, An
         "scenario": Path(str(facts.get("scenario", "?"))).name,
         "seed": str(facts.get("seed", 0)),
         "round": done,
-        "rounds": next((rounds for rounds in planned if rounds and isinstance(rounds, int)), done),
-        **{key: tidy(scored[-1].get(f"{key}_avg"), 6) if scored else None for key in ("intra", "inter")},
+        "rounds": planned[0] if planned else done,
+        **{key: tidy(scored[-1].get(f"{key}_avg"), 6) for key in ("intra", "inter")},
         "left_out": sum(len(event.get("left_out", [])) for event in events),
         "out_now": sorted({str(out.get("client")) for event in events[-1:] for out in event.get("left_out", [])}),
         "bytes": sum(event.get("bytes_up", 0) + event.get("bytes_down", 0) for event in events),
