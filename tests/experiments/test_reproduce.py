@@ -14,7 +14,7 @@ import pytest
 
 from fedchoir import Experiment, Result
 from fedchoir.experiments.config import make_plan
-from fedchoir.experiments.reproduce import table_with_runs, folder, path_of, runs_of, tables
+from fedchoir.experiments.reproduce import folder, path_of, runs_of, table_with_runs, tables
 from fedchoir.experiments.sweep import Overrides, jobs_of, read_sweep
 
 ROOT = Path(__file__).parents[2]

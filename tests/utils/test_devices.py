@@ -1,39 +1,42 @@
-"""Devices are named or counted."""
+"""Devices by name and by number."""
 
 from __future__ import annotations
-
-import json
 
 import pytest
 import torch
 
-from fedchoir import Experiment
-from fedchoir.utils.devices import describe, pick_devices
+from fedchoir.utils.devices import describe, pick_device, pick_devices
 from fedchoir.utils.errors import UsageError
 
-CPU = torch.device("cpu")
+
+def test_auto_takes_a_gpu_if_there_is_one() -> None:
+    assert pick_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def test_a_number_means_so_many_processes() -> None:
-    assert pick_devices(None, "cpu") == [CPU]
-    assert pick_devices(("2",), "cpu") == [CPU, CPU]
-    assert describe([CPU, CPU]).startswith("2 processes: cpu, ")
+@pytest.mark.parametrize(
+    ("names", "line"),
+    [
+        (("tpu9", "cpu"), "--devices 'tpu9' is not possible: it should be auto, cpu, cuda or cuda:N"),
+        (("0",), "--devices 0 is not possible: it should be 1 or more"),
+    ],
+)
+def test_wrong_names_are_one_line(names: tuple[str, ...], line: str) -> None:
+    with pytest.raises(UsageError) as error:
+        pick_devices(names, "cpu")
+    assert str(error.value).startswith(line)
 
 
-def test_an_experiment_accepts_a_number_or_a_list() -> None:
-    assert Experiment(method="fedavg", devices=2).devices == ("2",)  # type: ignore[arg-type]
-    assert Experiment(method="fedavg", devices="cuda:0, cuda:1").devices == ("cuda:0", "cuda:1")  # type: ignore[arg-type]
-    assert json.loads(Experiment(method="fedavg", devices=("cpu", "cpu")).model_dump_json())["devices"] == ["cpu"] * 2
+def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UsageError, match="torch sees no GPU here"):
+        pick_device("cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(UsageError, match="torch sees 1 GPU here"):
+        pick_device("cuda:1")
 
 
-def test_impossible_devices_are_refused() -> None:
-    with pytest.raises(UsageError, match="1 or more"):
-        pick_devices(("0",), "cpu")
-    with pytest.raises(UsageError, match=r"--devices 'gpu0' is not possible"):
-        pick_devices(("gpu0", "cpu"), "cpu")
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is there")
-def test_a_missing_gpu_is_refused() -> None:
-    with pytest.raises(UsageError, match="torch sees no GPU"):
-        pick_devices(("cuda:0", "cuda:1"), "auto")
+def test_several_devices_in_words() -> None:
+    cpu = torch.device("cpu")
+    assert describe([cpu]).startswith("cpu, ")
+    assert describe([cpu, cpu]).startswith("2 processes: cpu, ")
