@@ -40,9 +40,7 @@ def panels(count: int, columns: int, *, size: float = 2.3, wide: float | None = 
 def heat(axes: Axes, matrix: Sequence[Sequence[float | None]], title: str, **options: Any) -> Any:
     """Draw a matrix as colours, without ticks."""
     shown = axes.imshow(np.array(matrix, dtype=float), interpolation="nearest", **options)
-    axes.set_title(title)
-    axes.set_xticks([])
-    axes.set_yticks([])
+    axes.set(title=title, xticks=[], yticks=[])
     return shown
 
 
@@ -81,26 +79,27 @@ def curves(data: Data) -> Figure:
     return figure
 
 
-def correlation(data: Data) -> Figure:
-    kinds = [kind for kind in ("public", "private") if data[kind] is not None]
-    count = len(data["clients"])
-    figure, axes = panels(len(kinds) * count, count, size=2.0)
-    shown: Any = None
-    for row, kind in enumerate(kinds):
-        for k, name in enumerate(data["clients"]):
-            shown = heat(axes[row * count + k], data[kind][k], f"{name}, {kind}", vmin=-1, vmax=1, cmap="PuOr_r")
-    figure.colorbar(shown, ax=axes, shrink=0.7, label="correlation with the mean of all clients")
+def heat_maps(maps: dict[str, Any], columns: int, label: str, **options: Any) -> Figure:
+    """Matrices by title, with one colour bar."""
+    figure, axes = panels(len(maps), columns, size=2.0)
+    drawn = [heat(ax, matrix, title, **options) for ax, (title, matrix) in zip(axes, maps.items(), strict=True)]
+    figure.colorbar(drawn[-1], ax=axes, shrink=0.8, label=label)
     return figure
+
+
+def correlation(data: Data) -> Figure:
+    maps = {
+        f"{name}, {kind}": matrix
+        for kind in ("public", "private")
+        for name, matrix in zip(data["clients"], data[kind] or (), strict=bool(data[kind]))
+    }
+    label = "correlation with the mean of all clients"
+    return heat_maps(maps, len(data["clients"]), label, vmin=-1, vmax=1, cmap="PuOr_r")
 
 
 def similarity(data: Data) -> Figure:
-    figure, axes = panels(len(data["clients"]), 5, size=2.0)
-    low = min(value for matrix in data["maps"] for row in matrix for value in row)
-    shown: Any = None
-    for ax, name, matrix in zip(axes, data["clients"], data["maps"], strict=True):
-        shown = heat(ax, matrix, name, vmin=low, vmax=1, cmap="viridis")
-    figure.colorbar(shown, ax=axes, shrink=0.8, label="cosine similarity")
-    return figure
+    maps = dict(zip(data["clients"], data["maps"], strict=True))
+    return heat_maps(maps, 5, "cosine similarity", vmin=np.min(data["maps"]), vmax=1, cmap="viridis")
 
 
 def tsne(data: Data) -> Figure:
@@ -144,9 +143,8 @@ def correlation_distance(data: Data) -> Figure:
 
 
 def cka(data: Data) -> Figure:
-    figure, (ax,) = panels(
-        1, 1, size=min(7.0, 2.6 + 0.35 * len(data["clients"])), wide=min(7.6, 3.2 + 0.35 * len(data["clients"]))
-    )
+    room = 0.35 * len(data["clients"])
+    figure, (ax,) = panels(1, 1, size=min(7.0, 2.6 + room), wide=min(7.6, 3.2 + room))
     square(figure, ax, data["clients"], data["matrix"], "")
     return figure
 

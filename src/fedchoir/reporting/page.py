@@ -10,7 +10,9 @@ import base64
 import hashlib
 import html
 import json
+import os
 from collections.abc import Sequence
+from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from statistics import mean
@@ -18,7 +20,7 @@ from string import Template
 from typing import Any
 
 from fedchoir.reporting.run_data import Run, matrices_each, read_runs, run_data
-from fedchoir.reporting.run_groups import Number, Row, delta, grouped, rows
+from fedchoir.reporting.run_groups import Row, delta, grouped, rows
 from fedchoir.reporting.store import extra
 from fedchoir.reporting.tables import METRICS, as_text, notes
 from fedchoir.utils.errors import UsageError
@@ -111,7 +113,7 @@ def row_data(row: Row, group_rows: Sequence[Row], position: dict[int, int]) -> d
     return {
         "label": row.label,
         "seeds": len(row.results),
-        **{metric: number_data(row.number(metric)) for metric in METRICS},
+        **{metric: (number := row.number(metric)) and asdict(number) for metric in METRICS},
         "delta": delta(row, group_rows, "inter"),
         "published": {m: {"mean": n.value, "sd": n.sd, "title": f"{n.table}, {n.label}"} for m, n in printed.items()},
         "traffic": row.bytes_per_round,
@@ -121,10 +123,6 @@ def row_data(row: Row, group_rows: Sequence[Row], position: dict[int, int]) -> d
     }
 
 
-def number_data(number: Number | None) -> dict[str, float | None] | None:
-    return None if number is None else {"mean": number.mean, "sd": number.sd}
-
-
 def short_group(title: str) -> str:
     """The title of a group with the name of a user's data folder instead of its whole path."""
     scenario, dot, rest = title.partition(" · ")
@@ -132,17 +130,14 @@ def short_group(title: str) -> str:
 
 
 def run_names(folders: Sequence[Path]) -> list[str]:
-    """The shortest distinct names of the folders.
+    """The paths of the folders below the folder that contains all of them.
 
     >>> run_names([Path("/a/runs/x/seed0"), Path("/a/runs/y/seed0")])
     ['x/seed0', 'y/seed0']
     """
-    paths = [folder.as_posix().split("/") for folder in folders]
-    for depth in range(1, 1 + max(map(len, paths))):
-        names = ["/".join(path[-depth:]) for path in paths]
-        if len(set(names)) == len(names):
-            return names
-    return [str(folder) for folder in folders]
+    absolute = [folder.absolute() for folder in folders]
+    common = os.path.commonpath([folder.parent for folder in absolute])
+    return [folder.relative_to(common).as_posix() for folder in absolute]
 
 
 def figures_of(folder: Path, room: int) -> tuple[list[dict[str, str]], int]:

@@ -8,6 +8,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from fedchoir.core.federation_spec import FederationSpec
 from fedchoir.core.result import Event
 from fedchoir.experiments.config import Plan
+from fedchoir.experiments.run import Observer
 
 
 def activity(client: str, phase: str) -> str:
@@ -18,8 +19,8 @@ def activity(client: str, phase: str) -> str:
     return f"{client}: {phase.replace('_', ' ')}"
 
 
-class LiveProgress:
-    """An `Observer` with a rich progress bar. It prints nothing if the console is not a terminal."""
+class LiveProgress(Observer):
+    """A rich progress bar. It prints nothing if the console is not a terminal."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._progress = Progress(

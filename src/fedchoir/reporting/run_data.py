@@ -240,6 +240,7 @@ def tidy(value: Any, digits: int = 4) -> float | None:
 
 
 def _matrix(accuracy: Sequence[Sequence[float] | None], run: Run) -> list[list[float | None]]:
-    """The accuracies of one round; a client that missed the evaluation has a row of None."""
-    rows = [accuracy[k] or [None] * len(run.result.tests) for k in run.rows]
-    return [[None if tidy(value) is None else round(value, 2) for value in row] for row in rows]  # type: ignore[arg-type]
+    """Return the accuracies of one round; a client that missed the evaluation has a row of None."""
+    missed: list[float | None] = [None] * len(run.result.tests)
+    rows = [accuracy[k] for k in run.rows]
+    return [[round(v, 2) if math.isfinite(v) else None for v in row] if row else missed for row in rows]

@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from fedchoir.core.federation_spec import FederationSpec
 from fedchoir.core.result import Event
 from fedchoir.experiments.config import Plan
+from fedchoir.experiments.run import Observer
 
 MAX_CLIENTS = 50  # clients with their own curves; writing thousands takes time
 
 
-class TensorBoard:
-    """An `Observer`: accuracies, losses, bytes and seconds of every round."""
+class TensorBoard(Observer):
+    """Writes accuracies, losses, bytes and seconds of every round."""
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self._folder = folder
+    def __init__(self) -> None:
         self._writer: Any = None
         self._names: list[str] = []
 
     def began(self, plan: Plan, spec: FederationSpec, done: list[Event]) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        folder = self._folder or plan.out / "tensorboard"
         # purge_step hides what an interrupted run wrote after its last checkpoint
-        self._writer = SummaryWriter(str(folder), purge_step=len(done) if done else None)
+        self._writer = SummaryWriter(str(plan.out / "tensorboard"), purge_step=len(done) if done else None)
         self._names = [client.name for client in spec.clients]
-
-    def client(self, name: str, phase: str) -> None:
-        pass
 
     def round(self, event: Event) -> None:
         step = event["round"]
