@@ -15,8 +15,8 @@ def test_one_line_per_round_and_one_for_every_client_that_was_left_out(small: Ca
     assert lines[0].startswith("fedmd: 2 rounds with green (simple_cnn@4), ")
     for number in (1, 2):
         (accuracy,) = (line for line in lines if line.startswith(f"round {number} of 2: accuracy "))
-        assert "MB up" in accuracy
-        assert "MB down" in accuracy
+        assert "B up" in accuracy
+        assert "B down" in accuracy
         assert any(line.startswith(f"round {number}: ε for δ = 1e-05: green ") for line in lines)
         assert any(line.startswith(f"round {number}: white was left out of share: ") for line in lines)
 

@@ -159,7 +159,7 @@ def test_the_log_tells_why_the_connection_ended(tmp_path: Path, monkeypatch: pyt
     assert lines == [
         "red: not connected: the key is not registered; trying again",
         "red: connected",
-        "red: disconnected from 127.0.0.1:1: its run has ended or the server was stopped; reconnecting",
+        "red: disconnected from 127.0.0.1:1: it ended its run, was stopped or revoked this site; reconnecting",
         "red: the SuperNode process was killed by signal 9; starting it again",
     ]
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.deploy_e2e.conftest import MODELS, Federation
-from tests.privacy.secure_aggregation.test_crypto import assert_uniform
+from tests.helpers import assert_uniform
 
 from fedchoir.payload import Payload
 from fedchoir.privacy.secure_aggregation.client import MASKED

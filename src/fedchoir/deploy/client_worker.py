@@ -32,6 +32,7 @@ from fedchoir.privacy.secure_aggregation.client import FolderStore, SecureAggreg
 from fedchoir.privacy.secure_aggregation.peer_keys import Identity, UnverifiedPeers
 from fedchoir.utils.devices import pick_device
 from fedchoir.utils.io import atomic_path, private_write
+from fedchoir.utils.sizes import readable_bytes
 
 
 @dataclass
@@ -56,9 +57,9 @@ class ClientWorker:
         self._check_masking(header)
         round_number = int(header["work"][-1]["round"]) + 1
         names = [item.get("name", "evaluate") for item in header["work"]]
-        self.log(f"round {round_number}: received {', '.join(names)} ({request.size / 1e6:.2f} MB)")
+        self.log(f"round {round_number}: received {', '.join(names)} ({readable_bytes(request.size)})")
         reply = self._carry_out(request)
-        self.log(f"round {round_number}: sends {len(reply.blobs)} payloads ({reply.size / 1e6:.2f} MB)")
+        self.log(f"round {round_number}: replies with {len(reply.blobs)} payloads ({readable_bytes(reply.size)})")
         return reply
 
     def _carry_out(self, request: Envelope) -> Envelope:

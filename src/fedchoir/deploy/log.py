@@ -9,6 +9,7 @@ from fedchoir.core.federation_spec import FederationSpec
 from fedchoir.core.result import Event
 from fedchoir.experiments.config import Plan
 from fedchoir.experiments.run import Observer
+from fedchoir.utils.sizes import readable_bytes
 
 Log = Callable[[str], None]
 
@@ -31,8 +32,8 @@ class LogObserver(Observer):
         average = event["intra_avg"]
         score = "not evaluated" if average is None else f"accuracy {average:.2f}"
         self._log(
-            f"round {event['round'] + 1} of {self._rounds}: {score}, {event['bytes_up'] / 1e6:.2f} MB up, "
-            f"{event['bytes_down'] / 1e6:.2f} MB down, {event['messages']} messages, "
+            f"round {event['round'] + 1} of {self._rounds}: {score}, {readable_bytes(event['bytes_up'])} up, "
+            f"{readable_bytes(event['bytes_down'])} down, {event['messages']} messages, "
             f"{time.monotonic() - self._start:.0f} s since the start"
         )
         if "privacy" in event:

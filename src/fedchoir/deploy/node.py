@@ -136,7 +136,7 @@ class Node:
         if code < 0:
             self._log(f"the SuperNode process was killed by signal {-code}; starting it again")
         elif self._connected:
-            self._log(f"disconnected from {server}: its run has ended or the server was stopped; reconnecting")
+            self._log(f"disconnected from {server}: it ended its run, was stopped or revoked this site; reconnecting")
         elif time.monotonic() > self._last_connected + REFUSED_SECONDS:
             raise UsageError(f"{server} refused {self.site.name}: {process.last_error()} (full log: {process.log})")
         else:
