@@ -16,7 +16,7 @@ Optimizer = Literal["adam", "sgd"]
 
 
 class LocalOptions(Options):
-    """Training on private data."""
+    """Training on private data, and the memory for it."""
 
     local_epochs: NonNegativeInt | tuple[NonNegativeInt, ...] = Field(
         20, description="epochs over the private data in each round; several numbers: one per client, in turn"
@@ -31,6 +31,12 @@ class LocalOptions(Options):
         "linear", description="linear: lr·(1 − 0.9·t/E) in round t of E, as in the released code"
     )
     pretrain_epochs: int = Field(0, ge=0, description="epochs on private data alone before the first round")
+    activation_budget_gb: float = Field(
+        0.4,
+        ge=0,
+        description="on the CPU: GB of activations kept for a backward pass; beyond it the widest blocks are computed "
+        "twice, with the same numbers (0: no limit)",
+    )
 
     @field_validator("local_epochs", mode="before")
     @classmethod
@@ -64,9 +70,7 @@ class PublicOptions(Options):
     public_weight_decay: float = Field(0.0, ge=0, description="weight decay of the public phase")
     public_epochs: int = Field(1, ge=1, description="passes over the public set in each round")
     public_size: int = Field(5000, ge=2, description="number of public images")
-    public_augment: Augmentation = Field(
-        "weak", description="augmentation of public images; every client sees the same view"
-    )
+    public_augment: Augmentation = Field("weak", description="augmentation of public images, equal for all clients")
     public_optimizer_lifetime: Literal["round", "batch"] = Field(
         "round", description="one optimizer per round, or a new one for every batch as in the released code"
     )
@@ -115,26 +119,11 @@ class RobustnessOptions(Options):
     """Aggregation that tolerates hostile clients, and simulated attacks to test it."""
 
     robust: Rule = Field("mean", description="how payloads are aggregated where a method takes a mean")
-    robust_share: float = Field(
-        0.2, gt=0, lt=0.5, description="share of the clients, at least one, that a robust rule tolerates as hostile"
-    )
+    robust_share: float = Field(0.2, gt=0, lt=0.5, description="share of hostile clients that a robust rule tolerates")
     attack: Attack = Field("none", description="simulation: what hostile clients do to their payloads or labels")
     attackers: int = Field(0, ge=0, description="simulation: number of hostile clients, the last ones")
 
 
-class MachineOptions(Options):
-    """Memory."""
-
-    activation_budget_gb: float = Field(
-        0.4,
-        ge=0,
-        description="on the CPU: GB of activations kept for a backward pass; beyond it the widest blocks are computed "
-        "twice, with the same numbers (0: no limit)",
-    )
-
-
 # pydantic lists the fields of the last base first
-class Settings(
-    DataOptions, MachineOptions, RobustnessOptions, PrivacyOptions, FederationOptions, PublicOptions, LocalOptions
-):
+class Settings(DataOptions, RobustnessOptions, PrivacyOptions, FederationOptions, PublicOptions, LocalOptions):
     """The options that all methods share, by the flat names of ``--set``."""
