@@ -61,6 +61,7 @@ class Server:
         self.quorum = quorum
         self.folder = folder
         self.next_round = 0
+        self.notes: list[str] = []  # for the result
         self._pending: list[PendingRound] = []
         self._secure = secure_exchange(method, engine, secure, quorum) if secure else None
 
@@ -105,9 +106,11 @@ class Server:
 
     def resume(self) -> bool:
         """Continue after the last checkpoint, if there is one."""
-        saved = checkpoint.latest(self.folder) if self.folder else None
-        if saved is None:
+        found = checkpoint.newest_intact(self.folder) if self.folder else None
+        if found is None:
             return False
+        saved, note = found
+        self.notes = [note] if note else []
         self.engine.load(lambda name: checkpoint.load(saved, name))
         self.method.server = checkpoint.load(saved, "server")
         facts = checkpoint.facts(saved)

@@ -107,7 +107,7 @@ def run_on_engine(
     more = {"rounds": spec.rounds, "tests": tests, "clients": [*map(asdict, spec.clients)], "classes": spec.classes}
     atomic_write_json(out / "task.json", {**facts, **more})  # for readers of an unfinished run
     events = _run_rounds(server, plan, resume, observers)
-    result = summarise(spec, tests, events, {**facts, "notes": notes, "device": device})
+    result = summarise(spec, tests, events, {**facts, "notes": [*notes, *server.notes], "device": device})
     atomic_write_json(out / "result.json", result.model_dump(mode="json"))
     return result
 
