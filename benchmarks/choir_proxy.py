@@ -1,12 +1,12 @@
-"""What does each part of Choir bring? A small Digits that a single CPU core plays in minutes, FCCL+ beside it.
+"""The contribution of each part of Choir on small versions of the scenarios, for one CPU core, with FCCL+ to compare.
 
     python benchmarks/choir_proxy.py --data-root DATA --out runs/choir-proxy
     python benchmarks/choir_proxy.py --data-root DATA --out runs/choir-office --scenario office-caltech
 
-The four real domains with four small models, fewer public images, epochs and rounds than the papers; of Digits also
-fewer SVHN and SYN images, at 16×16. Options are to be chosen with ``--validation`` and other seeds: the score is then
-taken on a fifth of the training images, on which nothing was trained, and the test images are not looked at. Runs that
-are finished are not run again.
+The four real domains with four small models, fewer public images, epochs and rounds than the papers; Digits also has
+fewer SVHN and SYN images, at 16×16. Choose options with ``--validation`` and other seeds: accuracy is then measured on
+a fifth of the training images, which are not trained on, and the test images are not used. Finished runs are not
+repeated.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fedchoir.core.result import load_result
 
 
 class Proxy(NamedTuple):
-    """A scenario made small: the files of its domains, models and settings."""
+    """A small version of a scenario: the files of its domains, models and settings."""
 
     files: tuple[str, ...]
     models: tuple[str, ...]
@@ -51,19 +51,19 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "solo": ("solo", {}),
     "fedmd": ("fedmd", {}),
     "fccl+": ("fccl+", {}),
-    "fccl+, painted": ("fccl+", {"private_augment": "recolor"}),
-    "fccl+, moved": ("fccl+", {"private_augment": "affine"}),
-    "fccl+, moved and painted": ("fccl+", {"private_augment": "affine-recolor"}),
-    "fedmd, moved and painted": ("fedmd", {"private_augment": "affine-recolor"}),
+    "fccl+, recolored": ("fccl+", {"private_augment": "recolor"}),
+    "fccl+, affine": ("fccl+", {"private_augment": "affine"}),
+    "fccl+, affine and recolored": ("fccl+", {"private_augment": "affine-recolor"}),
+    "fedmd, affine and recolored": ("fedmd", {"private_augment": "affine-recolor"}),
     "choir": ("choir", {}),
-    "choir: not moved": ("choir", {"private_augment": "none"}),
-    "choir: no painting": ("choir", {"recolor": "none"}),
+    "choir: no affine augmentation": ("choir", {"private_augment": "none"}),
+    "choir: no recoloring": ("choir", {"recolor": "none"}),
     "choir: styles exchanged": ("choir", {"recolor": "exchanged"}),
     "choir: augmentation alone": ("choir", {"use_fccm": False, "use_fisl": False}),
     "choir: with FNTD": ("choir", {"use_fntd": True}),
-    "choir: public images as they are": ("choir", {"public_recolor_share": 0.0}),
-    "choir: three quarters painted": ("choir", {"recolor_share": 0.75}),
-    "choir: painted with all methods' augmentation": (
+    "choir: public images not recolored": ("choir", {"public_recolor_share": 0.0}),
+    "choir: three quarters recolored": ("choir", {"recolor_share": 0.75}),
+    "choir: recolored by the common augmentation": (
         "choir",
         {"recolor": "none", "private_augment": "affine-recolor"},
     ),
@@ -79,7 +79,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--seeds", default="2,3,4")
     parser.add_argument("--variants", default=";".join(list(VARIANTS)[:9]), help="separated by semicolons")
     parser.add_argument("--tests", type=int, default=1000, help="test images of each domain, the first ones")
-    parser.add_argument("--validation", action="store_true", help="score on held-back training images")
+    parser.add_argument("--validation", action="store_true", help="evaluate on held-back training images")
     return parser.parse_args()
 
 
@@ -90,15 +90,15 @@ def prepare(o: argparse.Namespace) -> Path:
     for name in PROXIES[o.scenario].files:
         if not (folder / f"{name}.npz").exists():
             with np.load(o.data_root / f"{name}.npz") as stored:
-                parts = {key: stored[key] for key in stored.files}
-            np.savez(folder / f"{name}.npz", **parts | {key: parts[key][: o.tests] for key in ("test_x", "test_y")})
+                arrays = {key: stored[key] for key in stored.files}
+            np.savez(folder / f"{name}.npz", **arrays | {key: arrays[key][: o.tests] for key in ("test_x", "test_y")})
     public = folder / "cifar100.npz"
     if not public.exists():
         public.symlink_to((o.data_root / "cifar100.npz").resolve())
     return folder
 
 
-def play(o: argparse.Namespace, root: Path, label: str, seed: int) -> Result:
+def run_variant(o: argparse.Namespace, root: Path, label: str, seed: int) -> Result:
     method, special = VARIANTS[label]
     proxy = PROXIES[o.scenario]
     kind = "validation" if o.validation else "test"
@@ -128,7 +128,7 @@ def main() -> None:
     found: dict[str, list[Result]] = {label: [] for label in o.variants.split(";")}
     for seed in map(int, o.seeds.split(",")):
         for label, results in found.items():
-            results.append(result := play(o, root, label, seed))
+            results.append(result := run_variant(o, root, label, seed))
             print(f"{label}, seed {seed}: intra {result.intra_avg:.1f}, inter {result.inter_avg:.1f}", flush=True)
     print("\n| | intra | inter | inter of each seed | of each client |\n|---|---|---|---|---|")
     for label, results in found.items():

@@ -1,12 +1,12 @@
-"""Does cross-training help under label skew? FedAvg, FedExg, PGCT and FedCT on a CIFAR-10 subset, β = 0.1, 10 clients.
+"""Cross-training under label skew: FedAvg, FedExg, PGCT and FedCT on a CIFAR-10 subset, β = 0.1, 10 clients.
 
     python benchmarks/fedct_bar.py --data-root DATA --out runs/fedct-bar --jobs 6
 
-Two stages, each of many independent runs that share the device; what is finished is not run again. First options are
-chosen on a validation split: a fifth of the training images, which no run of that stage trains on, and other seeds.
-Then every method runs on the real split with seeds 0, 1 and 2. All take the same number of gradient steps a round:
-a method that exchanges models trains half of the epochs before the exchange and half after it. Because an exchange
-costs as much communication as an averaging, FedAvg also runs with twice the rounds of half the epochs.
+Two stages of many independent runs that share the device; finished runs are not repeated. First, options are chosen on
+a validation split (a fifth of the training images, which no run of that stage trains on) with other seeds. Then every
+method runs on the real split with seeds 0, 1 and 2. All take the same number of gradient steps per round: a method that
+exchanges models trains half of the epochs before the exchange and half after it. Because an exchange costs as much
+communication as an averaging, FedAvg also runs twice the rounds with half the epochs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from fedchoir.reporting.run_groups import rounds_to_target
 CONTRAST = [{"kappa": k, "tau2": 0.5} for k in (1.0, 0.1, 0.5, 2.0, 5.0)] + [
     {"kappa": k, "tau2": 0.05} for k in (0.1, 0.5)
 ]
-AXES = {  # one after the other, the best so far kept; the papers' grids, and a smaller κ for short runs
+AXES = {  # tuned one after the other; the papers' grids, and a smaller κ for short runs
     "fedavg": [[{"local_lr": lr} for lr in (0.01, 0.03, 0.1)]],
     "pgct": [CONTRAST[:5]],
     "fedct": [
@@ -47,19 +47,19 @@ AXES = {  # one after the other, the best so far kept; the papers' grids, and a 
         [{"lambda_mix": v} for v in (0.5, 0.1, 0.3)],
     ],
 }
-PARTS_OF_FEDCT: dict[str, dict[str, Any]] = {  # the whole, another way of sending models around, and as in Table III
+FEDCT_VARIANTS: dict[str, dict[str, Any]] = {  # the method, a random assignment, and the ablations of Table III
     "fedct": {},
     "fedct-random": {"broadcast": "random"},
     "fedct-assignment": {"use_apcl": False, "use_mfa": False},
     "fedct-apcl": {"use_mfa": False},
     "fedct-mfa": {"use_apcl": False},
 }
-TOLD = ("kappa", "tau2", "eta", "lambda_hy", "lambda_mix", "local_lr")  # options that name a folder
+IN_NAME = ("kappa", "tau2", "eta", "lambda_hy", "lambda_mix", "local_lr")  # options in the name of a run's folder
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run: a label for the table, and what differs from the others."""
+    """One run: its label in the table and its options."""
 
     label: str
     method: str
@@ -72,7 +72,7 @@ class Job:
     precision: str = "tf32"
 
     def folder(self, out: Path) -> Path:
-        options = "-".join(f"{k}={v}" for k, v in sorted(self.settings.items()) if k in TOLD)
+        options = "-".join(f"{k}={v}" for k, v in sorted(self.settings.items()) if k in IN_NAME)
         return out / "-".join(filter(None, (self.label, options, f"seed{self.seed}")))
 
 
@@ -91,9 +91,9 @@ def experiment_of(job: Job, out: Path) -> Experiment:
     )
 
 
-def perform_all(jobs: list[Job], out: Path, at_once: int) -> None:
-    """Each run in a process of its own, ``at_once`` of them; finished ones are left alone."""
-    waiting = [job for job in jobs if not (job.folder(out) / "result.json").exists()]
+def run_all(jobs: list[Job], out: Path, parallel: int) -> None:
+    """Run each unfinished job in a process of its own, ``parallel`` of them at a time."""
+    unfinished = [job for job in jobs if not (job.folder(out) / "result.json").exists()]
     started = time.perf_counter()
 
     def one(job: Job) -> None:
@@ -104,12 +104,12 @@ def perform_all(jobs: list[Job], out: Path, at_once: int) -> None:
         score = load_result(job.folder(out)).intra_avg
         print(f"{time.perf_counter() - started:6.0f} s  {job.folder(out).name}: {score:.2f}", flush=True)
 
-    with ThreadPoolExecutor(at_once) as pool:
-        list(pool.map(one, waiting))
+    with ThreadPoolExecutor(parallel) as pool:
+        list(pool.map(one, unfinished))
 
 
-class Bar:
-    """The jobs of both stages, from the command line's options."""
+class Comparison:
+    """The jobs of both stages."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args, self.out = args, Path(args.out)
@@ -126,7 +126,7 @@ class Bar:
         return Job(label, method, seed, str(root), rounds, {**self.common, **settings}, a.model, a.device, a.precision)
 
     def tune(self, method: str, fixed: dict[str, Any]) -> dict[str, Any]:
-        """The options with the best mean accuracy on the validation images, axis by axis."""
+        """The options with the best mean validation accuracy, one axis after the other."""
         best = {name: value for axis in AXES[method] for name, value in axis[0].items()}
         for axis in AXES[method]:
             best = self.choose(method, fixed, [{**best, **options} for options in axis[: self.args.candidates]])
@@ -134,22 +134,22 @@ class Bar:
 
     def choose(self, method: str, fixed: dict[str, Any], candidates: list[dict[str, Any]]) -> dict[str, Any]:
         a = self.args
-        held = {"test_split": "validation"}
+        split = {"test_split": "validation"}
         jobs = [
             [
-                self.job(f"tune-{method}", method, seed, Path(a.data_root), rounds=a.tune_rounds, **held, **fixed, **c)
+                self.job(f"tune-{method}", method, seed, Path(a.data_root), rounds=a.tune_rounds, **split, **fixed, **c)
                 for seed in a.tune_seeds
             ]
             for c in candidates
         ]
-        perform_all([job for group in jobs for job in group], self.out, a.jobs)
+        run_all([job for group in jobs for job in group], self.out, a.jobs)
         scores = [statistics.mean(load_result(job.folder(self.out)).intra_avg for job in group) for group in jobs]
         for score, options in sorted(zip(scores, candidates, strict=True), key=lambda pair: -pair[0]):
             print(f"  validation {score:6.2f}  {method} {options}", flush=True)
             self.tried.append({"method": method, "options": options, "accuracy": score})
         return candidates[scores.index(max(scores))]
 
-    def play(self) -> dict[str, Any]:
+    def run(self) -> dict[str, Any]:
         a = self.args
         whole = {"local_epochs": a.epochs}
         half = {"local_epochs": a.epochs // 2, "cross_epochs": a.epochs // 2}
@@ -159,7 +159,7 @@ class Bar:
             for m in ("pgct", "fedct")
             if any(label.partition("-")[0] == m for label in a.methods)
         }
-        exchanging = {"fedexg": {}, "pgct": {}, **PARTS_OF_FEDCT}
+        exchanging = {"fedexg": {}, "pgct": {}, **FEDCT_VARIANTS}
         kinds = {
             "fedavg": ("fedavg", a.rounds, whole),
             "fedavg-twice": ("fedavg", 2 * a.rounds, {"local_epochs": a.epochs // 2}),
@@ -173,7 +173,7 @@ class Bar:
             for label, (method, rounds, options) in kinds.items()
             if label in a.methods
         }
-        perform_all([job for seed in zip(*jobs.values(), strict=True) for job in seed], self.out, a.jobs)
+        run_all([job for seed in zip(*jobs.values(), strict=True) for job in seed], self.out, a.jobs)
         return self.summary(jobs, {"fedavg": rate, **chosen})
 
     def summary(self, jobs: dict[str, list[Job]], chosen: dict[str, Any]) -> dict[str, Any]:
@@ -208,8 +208,8 @@ def curve(folders: list[Path]) -> list[float]:
 
 
 def visits(job: Job, out: Path) -> dict[str, float] | None:
-    """Of a run that exchanges models: to how many places each client's model went, how often to its favourite, and how
-    alike the classes are there: the overlap Σ_c min(p_c, q_c) of class shares, and that of any two clients."""
+    """Of a run that exchanges models: to how many clients each model went, how often to the most frequent one, and the
+    overlap Σ_c min(p_c, q_c) of the class shares there and of any two clients."""
     events = read_events(job.folder(out) / "events.jsonl")
     rounds = [dict(pairs) for e in events for pairs in e["measures"].get("exchanges", ())]
     if not rounds:
@@ -253,16 +253,16 @@ def options() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=6, help="runs at the same time")
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--tune-rounds", type=int, default=10)
-    parser.add_argument("--epochs", type=int, default=4, help="epochs of every client in a round, in all (even)")
+    parser.add_argument("--epochs", type=int, default=4, help="total epochs of a client in a round (even)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--tune-seeds", type=int, nargs="+", default=[10, 11])
     parser.add_argument(
         "--methods",
         nargs="+",
         default=["fedavg", "fedavg-twice", "fedexg", "pgct", "fedct"],
-        choices=["fedavg", "fedavg-twice", "fedexg", "pgct", *PARTS_OF_FEDCT],
+        choices=["fedavg", "fedavg-twice", "fedexg", "pgct", *FEDCT_VARIANTS],
     )
-    parser.add_argument("--candidates", type=int, default=99, help="only the first so many of each grid")
+    parser.add_argument("--candidates", type=int, default=99, help="the first values of each grid only")
     parser.add_argument("--private", type=int, default=0, help="training images; 0: all")
     parser.add_argument("--model", default="resnet18@16")
     parser.add_argument("--device", default="auto")
@@ -278,7 +278,7 @@ def main() -> None:
         return
     if not args.data_root or args.epochs % 2:
         raise SystemExit("--data-root is needed, and --epochs should be even")
-    summary = Bar(args).play()
+    summary = Comparison(args).run()
     (Path(args.out) / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
     print(table(summary))
 

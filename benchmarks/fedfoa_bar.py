@@ -1,16 +1,16 @@
-"""Do clients without labels learn something? BYOL alone and FedFoA against a random encoder, on a CIFAR-10 subset.
+"""Self-supervised clients against a random encoder: BYOL alone and FedFoA on a CIFAR-10 subset.
 
     python benchmarks/fedfoa_bar.py --data-root DATA --out runs/fedfoa-bar --precision tf32
 
 Four clients with ResNet18, VGG-9, AlexNet and ResNet34 share the training images evenly (IID). The score is the linear
-probe on each client's frozen features, mean of the last three rounds. Two random encoders: as initialised, and with
-BatchNorm's statistics settled on the images (two rounds at a learning rate of nearly nothing), so that the bar is not
-beaten by statistics alone. Runs that are finished are not run again; those that were stopped go on.
+probe on each client's frozen features, mean of the last three rounds. There are two random encoders: as initialised, or
+with BatchNorm statistics of the images (two rounds at a learning rate near zero), so that statistics alone do not meet
+the goal. Finished runs are not repeated; stopped ones are resumed.
 
-Options are to be chosen with ``--validation`` and other seeds: the score is then taken on a fifth of the training
-images, on which nothing was trained, and the test images are not looked at.
+Choose options with ``--validation`` and other seeds: the score is then measured on a fifth of the training images,
+which are not trained on, and the test images are not used.
 
-The bar: in every seed, BYOL alone and FedFoA beat the better random encoder by 5 points, on average over the clients.
+The goal: in every seed BYOL alone and FedFoA exceed the better random encoder by 5 points, on average over the clients.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from fedchoir.core.result import load_result
 
 MODELS = ("resnet18", "vgg9", "alexnet", "resnet34")
 MARGIN = 5.0
-NOTHING: dict[str, Any] = {"local_epochs": 0}
-SETTLED: dict[str, Any] = {"local_epochs": 1, "local_lr": 1e-12}
+UNTRAINED: dict[str, Any] = {"local_epochs": 0}
+STATISTICS: dict[str, Any] = {"local_epochs": 1, "local_lr": 1e-12}
 
 
 def options() -> argparse.Namespace:
@@ -42,10 +42,10 @@ def options() -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=0.032)
     parser.add_argument("--optimizer", default="sgd", choices=("sgd", "adam"))
     parser.add_argument("--objective", default="byol", choices=("byol", "simsiam", "simclr"))
-    parser.add_argument("--images", type=int, default=None, help="training images in all; default: every one")
+    parser.add_argument("--images", type=int, default=None, help="total training images; default: all")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--methods", default="byol,fedfoa", help="beside the random encoders")
-    parser.add_argument("--validation", action="store_true", help="score on held-back training images")
+    parser.add_argument("--validation", action="store_true", help="evaluate on held-back training images")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--precision", default="fp32", choices=("fp32", "tf32", "bf16"))
     return parser.parse_args()
@@ -53,8 +53,8 @@ def options() -> argparse.Namespace:
 
 def experiment(o: argparse.Namespace, label: str, seed: int) -> Experiment:
     method, rounds, special = {
-        "random": ("byol", 1, NOTHING),
-        "random, settled": ("byol", 2, SETTLED),
+        "random": ("byol", 1, UNTRAINED),
+        "random, statistics": ("byol", 2, STATISTICS),
         "byol": ("byol", o.rounds, {}),
         "fedfoa": ("fedfoa", o.rounds, {}),
     }[label]
@@ -85,32 +85,33 @@ def main() -> None:
     o = options()
     seeds = [int(seed) for seed in o.seeds.split(",")]
     results: dict[str, list[Result]] = {}
-    for label in ("random", "random, settled", *o.methods.split(",")):
+    for label in ("random", "random, statistics", *o.methods.split(",")):
         for seed in seeds:
             result = outcome(experiment(o, label, seed))
             results.setdefault(label, []).append(result)
             rows = "  ".join(f"{c['model']} {a:5.2f}" for c, a in zip(result.clients, result.intra, strict=True))
             took = f"{result.seconds['total']:.0f} s, {result.bytes_up:,} bytes up"
-            print(f"{label:16} seed {seed}: {result.intra_avg:5.2f}   {rows}   ({took})", flush=True)
-    held = summary(results)
-    raise SystemExit(not held)
+            print(f"{label:18} seed {seed}: {result.intra_avg:5.2f}   {rows}   ({took})", flush=True)
+    raise SystemExit(not summary(results))
 
 
 def summary(results: dict[str, list[Result]]) -> bool:
-    """Mean and spread over seeds, and whether the bar is held in each."""
-    held = True
-    random = [max(a.intra_avg, b.intra_avg) for a, b in zip(results["random"], results["random, settled"], strict=True)]
+    """Print mean and spread over seeds; True if the goal is met in each."""
+    met = True
+    random = [
+        max(a.intra_avg, b.intra_avg) for a, b in zip(results["random"], results["random, statistics"], strict=True)
+    ]
     for label, found in results.items():
         scores = [result.intra_avg for result in found]
         spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
-        line = f"{label:16} {statistics.mean(scores):5.2f} ± {spread:.2f}"
+        line = f"{label:18} {statistics.mean(scores):5.2f} ± {spread:.2f}"
         if not label.startswith("random"):
             margins = [score - floor for score, floor in zip(scores, random, strict=True)]
-            held &= min(margins) >= MARGIN
+            met &= min(margins) >= MARGIN
             line += "   over the better random encoder: " + ", ".join(f"{m:+.2f}" for m in margins)
         print(line)
-    print(f"the bar of {MARGIN} points is {'held' if held else 'MISSED'}")
-    return held
+    print(f"the goal of {MARGIN} points is {'met' if met else 'MISSED'}")
+    return met
 
 
 if __name__ == "__main__":

@@ -5,16 +5,16 @@
 It needs ``pip install 'flwr[simulation]>=1.41,<1.42'``. The Flower app is written in one of two ways:
 
 - *usual*: as in Flower's own PyTorch quickstart: every message builds the model, loads its images through a
-  `DataLoader` with PIL transforms and trains, with the simulator's default of two cores a client;
-- *best*: the clients are our own, built once in each process, and there is a process a core. What is left is what the
-  simulator itself costs.
+  `DataLoader` with PIL transforms and trains, with the simulator's default of two cores per client;
+- *best*: the clients are our own, built once in each process, with one process per core. The rest is the cost of the
+  simulator itself.
 
-With one batch a client and round (the default) the weights after a round must be the same, as they must with *best*.
-Three ratios come of one run:
+With one batch per client and round (the default), and with *best*, the weights after a round must be the same.
+One run gives three ratios:
 
-- *whole*: from nothing to the last round, the start of Ray (ours: building the clients) included;
+- *whole*: from the start to the last round, including the start of Ray (ours: building the clients);
 - *rounds*: from the first message to the last;
-- *steady*: the median round of each, when all is warm.
+- *steady*: the median round.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import os
 import statistics
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import cache, lru_cache
 from itertools import pairwise
@@ -50,7 +50,7 @@ from fedchoir.methods.base import Method
 from fedchoir.models import build
 from naive import Pictures
 
-MANY = 10_000  # rounds that an experiment is said to have, so that none of those played is evaluated
+MANY = 10_000  # rounds of the experiment, so that none of the first ones is evaluated
 
 
 @lru_cache(maxsize=1)
@@ -61,21 +61,21 @@ def engine(work: str) -> LocalEngine:
 
 
 def federated(work: str) -> tuple[Method, Scenario]:
-    """FedAvg, and the clients' images."""
-    told = json.loads(work)
-    settings = {"local_epochs": told["epochs"], "local_batch": told["batch"], "lr_schedule": "constant"}
-    each = -(-told["clients"] // 4)  # clients that share a domain's images
-    settings |= {"private": [told["private"] * each], "evaluate_every": MANY}
-    wanted = Experiment(
-        method="fedavg", scenario="digits-lite", models=(told["model"],), rounds=MANY, settings=settings
+    """FedAvg and the scenario."""
+    options = json.loads(work)
+    settings = {"local_epochs": options["epochs"], "local_batch": options["batch"], "lr_schedule": "constant"}
+    each = -(-options["clients"] // 4)  # clients that share a domain's images
+    settings |= {"private": [options["private"] * each], "evaluate_every": MANY}
+    experiment = Experiment(
+        method="fedavg", scenario="digits-lite", models=(options["model"],), rounds=MANY, settings=settings
     )
-    plan = make_plan(wanted)
-    scenario = split(prepare(plan)[1], each, told["clients"])
+    plan = make_plan(experiment)
+    scenario = split(prepare(plan)[1], each, options["clients"])
     return methods.get("fedavg")(plan.params, make_spec(plan, scenario, None)), scenario
 
 
 def split(scenario: Scenario, each: int, count: int) -> Scenario:
-    """The same images in the hands of more clients."""
+    """The same images divided among more clients."""
     clients = [
         replace(data, name=f"{data.name}{n}", train=data.train.subset(part))
         for data in scenario.clients
@@ -85,16 +85,16 @@ def split(scenario: Scenario, each: int, count: int) -> Scenario:
 
 
 def ours(work: str, rounds: int, processes: int) -> tuple[dict[str, Tensor], list[float]]:
-    """The weights after the first round, and the times at which rounds began and ended."""
+    """The weights after the first round, and the times at which rounds started and ended."""
     with ExitStack() as stack:
         made: LocalEngine | MultiprocessEngine = engine(work)
         if processes > 1:
             devices = [torch.device("cpu")] * processes
-            made = stack.enter_context(MultiprocessEngine(*federated(work), None, devices=devices))
-        played = Server(made.method, made, ()).rounds()
+            made = stack.enter_context(closing(MultiprocessEngine(*federated(work), None, devices=devices)))
+        server_rounds = Server(made.method, made, ()).rounds()
         times, first = [time.perf_counter()], None
         for _ in range(rounds):
-            next(played)
+            next(server_rounds)
             times.append(time.perf_counter())
             first = made.method.global_weights() if len(times) == 2 else first
         return first or {}, times
@@ -104,7 +104,7 @@ Trained = tuple[dict[str, Tensor], int]
 
 
 def best(work: str, number: int, index: int, weights: dict[str, Tensor]) -> Trained:
-    """One client's training in one round, by our own client."""
+    """One client's training in one round with fedchoir's client."""
     torch.set_num_threads(1)
     made = engine(work)
     client = made.clients[number]
@@ -115,15 +115,15 @@ def best(work: str, number: int, index: int, weights: dict[str, Tensor]) -> Trai
 
 
 def usual(work: str, number: int, index: int, weights: dict[str, Tensor]) -> Trained:
-    """The same as Flower's quickstart does it."""
-    told = json.loads(work)
-    model = build(told["model"], 10)
+    """The same as in Flower's quickstart."""
+    options = json.loads(work)
+    model = build(options["model"], 10)
     model.load_state_dict(weights)
-    loader = DataLoader(pictures(work, number), batch_size=told["batch"], shuffle=True)
+    loader = DataLoader(pictures(work, number), batch_size=options["batch"], shuffle=True)
     optimizer = torch.optim.Adam(model.parameters(), lr=engine(work).method.params.local_lr)
     model.train()
     running_loss = 0.0
-    for _ in range(told["epochs"]):
+    for _ in range(options["epochs"]):
         for images, labels in loader:
             optimizer.zero_grad()
             loss = cross_entropy(model(images), labels)
@@ -141,7 +141,7 @@ def pictures(work: str, number: int) -> Pictures:
 
 
 def flowers(app: str, work: str, rounds: int, start: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[float]]:
-    """The same, played by Flower's FedAvg strategy on its simulator."""
+    """The same with Flower's FedAvg strategy on its simulator."""
     from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp
@@ -149,13 +149,13 @@ def flowers(app: str, work: str, rounds: int, start: dict[str, Tensor]) -> tuple
     from flwr.simulation import run_simulation
 
     client_app, server_app = ClientApp(), ServerApp()
-    came: dict[str, Any] = {"times": []}
+    record: dict[str, Any] = {"times": []}
     clients = len(engine(work).clients)
 
     @client_app.train()
     def train(message: Message, context: Context) -> Message:
         sys.path.append(str(Path(__file__).parent))
-        import flower_sim  # a module's caches: one for each process, not one for each message
+        import flower_sim  # so that its caches last for the process and not for one message
 
         weights = message.content["arrays"].to_torch_state_dict()
         number, index = int(context.node_config["partition-id"]), int(message.content["config"]["server-round"]) - 1
@@ -166,8 +166,8 @@ def flowers(app: str, work: str, rounds: int, start: dict[str, Tensor]) -> tuple
     class Timed(FedAvg):
         def aggregate_train(self, *args: Any, **kwargs: Any) -> Any:
             result = super().aggregate_train(*args, **kwargs)
-            came["times"].append(time.perf_counter())
-            came.setdefault("first", result[0])
+            record["times"].append(time.perf_counter())
+            record.setdefault("first", result[0])
             return result
 
     @server_app.main()
@@ -175,21 +175,21 @@ def flowers(app: str, work: str, rounds: int, start: dict[str, Tensor]) -> tuple
         strategy = Timed(
             fraction_train=1.0, fraction_evaluate=0.0, min_train_nodes=clients, min_available_nodes=clients
         )
-        came["times"].append(time.perf_counter())
+        record["times"].append(time.perf_counter())
         strategy.start(grid=grid, initial_arrays=ArrayRecord(start), num_rounds=rounds)
 
     one_core: dict[str, Any] = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
     config = one_core if app == "best" else None
     run_simulation(server_app, client_app, num_supernodes=clients, backend_config=config)
-    return came["first"].to_torch_state_dict(), came["times"]
+    return record["first"].to_torch_state_dict(), record["times"]
 
 
 def distance(one: dict[str, Tensor], two: dict[str, Tensor], start: dict[str, Tensor]) -> float:
-    """How far two results are from each other, as a share of how far training went."""
+    """The distance of two results, relative to the distance that training covered."""
     names = [name for name, t in one.items() if t.is_floating_point()]
     apart = sum(float((one[n] - two[n]).norm() ** 2) for n in names) ** 0.5
-    way = sum(float((one[n] - start[n]).norm() ** 2) for n in names) ** 0.5
-    return apart / way
+    covered = sum(float((one[n] - start[n]).norm() ** 2) for n in names) ** 0.5
+    return apart / covered
 
 
 def main() -> None:
@@ -201,7 +201,7 @@ def main() -> None:
     parser.add_argument("--model", default="simple_cnn@8")
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--processes", type=int, default=1, help="of ours; Flower has all cores in any case")
+    parser.add_argument("--processes", type=int, default=1, help="of fedchoir; Flower always uses all cores")
     o = parser.parse_args()
     try:
         import ray  # noqa: F401
@@ -210,21 +210,21 @@ def main() -> None:
     cores = len(os.sched_getaffinity(0))
     work = json.dumps({name: getattr(o, name) for name in ("clients", "private", "model", "epochs", "batch")})
 
-    begun = time.perf_counter()
+    started = time.perf_counter()
     made = engine(work)
     start = made.clients[0].snapshot()
     weights, times = ours(work, o.rounds, o.processes)
-    whole = times[-1] - begun
-    begun = time.perf_counter()
+    whole = times[-1] - started
+    started = time.perf_counter()
     their_weights, their_times = flowers(o.app, work, o.rounds, start)
-    their_whole = time.perf_counter() - begun
+    their_whole = time.perf_counter() - started
 
     apart = distance(weights, their_weights, start)
     alike = o.app == "best" or (o.private <= o.batch and o.epochs == 1)
     assert apart < 0.01 or not alike, f"not the same work: after a round the weights differ by {apart:.2%}"
     print(f"{len(made.clients)} clients of {o.private} images, {o.model}, {o.epochs} epochs, batches of {o.batch}")
     print(f"app: {o.app}; {cores} cores ({o.processes} processes of ours), {o.rounds} rounds; ", end="")
-    print(f"after the first, weights differ by {apart:.4%} of the way they went")
+    print(f"after the first, weights differ by {apart:.4%} of the training distance")
     rows = [("whole", whole, their_whole), ("rounds", times[-1] - times[0], their_times[-1] - their_times[0])]
     steady = [statistics.median(b - a for a, b in pairwise(t)) for t in (times, their_times)]
     rows.append(("steady", steady[0], steady[1]))

@@ -1,12 +1,12 @@
-"""Seconds of an FCCL+ round on the papers' Digits, on a GPU: steps run plainly, and captured and replayed.
+"""Seconds of an FCCL+ round on the papers' Digits on a GPU: captured and replayed, or eager (`--eager`).
 
-    python benchmarks/gpu_round.py --data-root DATA --precision tf32 [--rounds 3] [--plain]
+    python benchmarks/gpu_round.py --data-root DATA --precision tf32 [--rounds 3] [--eager]
     python benchmarks/gpu_round.py --data-root DATA --precision bf16 --fused --devices cuda:0,cuda:0,cuda:0,cuda:0
 
-Private 150/80/5000/1800 images, 5000 public ones, 20 local epochs, four models tested on every test image each round.
-The first round compiles kernels, captures the steps and lets cuDNN choose: read the later ones. With several devices
-each client has a process of its own; to let them overlap on one GPU, start NVIDIA's MPS before
-(`nvidia-cuda-mps-control -d`). Seconds of a round are the clock's, those of its phases the slowest process's.
+Private 150/80/5000/1800 images, 5000 public images, 20 local epochs, four models evaluated on every test image each
+round. The first round compiles kernels and captures steps, so the later ones count. With several devices each client
+has a process of its own; for processes that overlap on one GPU, start NVIDIA's MPS first
+(`nvidia-cuda-mps-control -d`). A round's seconds are wall-clock time; those of a phase are the slowest process's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from pathlib import Path
 import torch
 
 from fedchoir import Experiment
-from fedchoir.core.server import Engine, Server
+from fedchoir.core.interfaces import Engine
+from fedchoir.core.server import Server
 from fedchoir.core.training import EagerTrainer
 from fedchoir.engines.factory import started_engine
 from fedchoir.engines.local.engine import LocalEngine
@@ -34,36 +35,33 @@ def main() -> None:
     parser.add_argument("--precision", default="tf32", choices=("fp32", "tf32", "bf16"))
     parser.add_argument("--profile", default="fixed", help="paper: batches of 512 and 256 instead of 256 and 128")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--plain", action="store_true", help="no capture")
-    parser.add_argument("--fused", action="store_true", help="leaner layers")
-    parser.add_argument("--devices", help="cuda:0,cuda:0: a process for each")
+    parser.add_argument("--eager", action="store_true", help="no CUDA graphs")
+    parser.add_argument("--fused", action="store_true", help="fused layers")
+    parser.add_argument("--devices", help="cuda:0,cuda:0: one process each")
     parser.add_argument("--autotune", action="store_true", help="let cuDNN try its kernels")
     o = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("this benchmark needs a CUDA device")
     torch.backends.cudnn.benchmark = o.autotune
-    wanted = Experiment(
+    experiment = Experiment(
         method="fccl+", scenario="digits", public="cifar100", profile=o.profile, precision=o.precision,
         data_root=o.data_root,
     )  # fmt: skip
-    plan = make_plan(wanted)
+    plan = make_plan(experiment)
     method, scenario, public = prepare(plan)
     devices = pick_devices(o.devices.split(",") if o.devices else None, "cuda")
     with matmul_precision(plan.experiment.precision), ExitStack() as stack:
-        if o.plain:
+        if o.eager:
             device = torch.device("cuda")
             engine: Engine = LocalEngine(
                 method, scenario, public, device=device, precision=o.precision, trainer=EagerTrainer()
             )
         else:
             engine = stack.enter_context(
-                started_engine(
-                    method, scenario, public, devices=devices, precision=o.precision, fused=o.fused,
-                    progress=lambda client, phase: None,
-                )
-            )  # fmt: skip
+                started_engine(method, scenario, public, devices=devices, precision=o.precision, fused=o.fused)
+            )
         rounds = Server(method, engine, tuple(scenario.tests)).rounds()
-        how = ["plain" if o.plain else "captured", *(["lean"] if o.fused else [])]
+        how = ["eager" if o.eager else "captured", *(["fused"] if o.fused else [])]
         batches = f"batches of {plan.params.public_batch} and {plan.params.local_batch}"
         print(f"{torch.cuda.get_device_name()}, {len(devices)} processes, {o.precision}, {', '.join(how)}, {batches}")
         for _ in range(o.rounds):
@@ -71,9 +69,9 @@ def main() -> None:
             events = next(rounds)
             took = time.perf_counter() - start
             for event in events:
-                parts = "  ".join(f"{name} {value:.2f}" for name, value in event["seconds"].items())
-                scores = f"intra {event['intra_avg']:.1f} inter {event['inter_avg']:.1f}"
-                print(f"round {event['round']}: {took:.2f} s ({parts})  {scores}", flush=True)
+                phases = "  ".join(f"{name} {value:.2f}" for name, value in event["seconds"].items())
+                accuracy = f"intra {event['intra_avg']:.1f} inter {event['inter_avg']:.1f}"
+                print(f"round {event['round']}: {took:.2f} s ({phases})  {accuracy}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""What does FedFoA's R tell an attacker? An attack on the one matrix that leaves a client.
+"""An attack on FedFoA's correlation matrix R, the only payload of a client.
 
     python benchmarks/gram_attack.py --scenario cifar10 --data-root DATA
 
-R of Z = QR is the Cholesky factor of ZᵀZ: whoever has R has the Gram matrix of the features, and nothing else about
-this batch. The experiment trains one client by BYOL, takes its R, and tries to get at features, members and classes,
-with more and more that the attacker knows beforehand. ``docs/fedfoa-privacy.md`` tells what came of it.
+R of Z = QR is the Cholesky factor of ZᵀZ: R reveals the Gram matrix of the features and nothing else about the batch.
+The experiment trains one client with BYOL, takes its R, and tries to infer features, membership and classes, with
+increasing prior knowledge of the attacker. ``docs/fedfoa-privacy.md`` has the results.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fedchoir.core.federation_spec import ClientInfo, FederationSpec
 from fedchoir.data.image.image_set import ImageSet, normalise
 from fedchoir.data.options import DataOptions
 from fedchoir.data.scenario import ClientData, info, load_scenario
-from fedchoir.engines.local.engine import new_client
+from fedchoir.engines.local.client_factory import new_client
 from fedchoir.experiments.profiles import profile_options
 from fedchoir.losses import feature_correlation
 from fedchoir.methods.self_supervised import SelfSupervised
@@ -95,14 +95,14 @@ def attack(o: argparse.Namespace) -> Iterator[tuple[str, str]]:
     method.local_update(client)
     shared = method.correlations(client).mean().double()
     inside_z, outside_z = (features(method, client, images) for images in (client.private, outside))
-    yield from what_r_is(inside_z[: o.batch], o)
-    yield from what_side_knowledge_adds(inside_z, outside_z, o)
+    yield from gram_leak(inside_z[: o.batch], o)
+    yield from prior_knowledge(inside_z, outside_z, o)
     yield "R̄ of a real round (views, moving weights): membership AUC", f"{membership(shared, inside_z, outside_z):.3f}"
-    yield from which_classes(inside_z, outside_z, client.private.labels, outside.labels, o)
+    yield from class_leak(inside_z, outside_z, client.private.labels, outside.labels, o)
 
 
 def participant(o: argparse.Namespace) -> tuple[SelfSupervised, Client, ImageSet]:
-    """A client with all training images of a scenario, and the test images, which it never saw."""
+    """A client with the training images of a scenario, and the test images, which it has not seen."""
     clients = 1 if info(o.scenario).kind == "label-skew" else None
     scenario = load_scenario(o.scenario, root=o.data_root, seed=o.seed, options=DataOptions(clients=clients))
     first, *others = (client.train for client in scenario.clients)
@@ -120,24 +120,24 @@ def participant(o: argparse.Namespace) -> tuple[SelfSupervised, Client, ImageSet
         "knn": 0,
     }
     settings["foa_scale"] = "raw"  # as in the paper; at unit length the features' norms are not in R
-    card = ClientInfo("a", o.model, len(train), len(outside), "a")
-    method = cls(cls.Params(**settings), FederationSpec(scenario.classes, (card,), rounds=1, seed=o.seed))
+    info_a = ClientInfo("a", o.model, len(train), len(outside), "a")
+    method = cls(cls.Params(**settings), FederationSpec(scenario.classes, (info_a,), rounds=1, seed=o.seed))
     assert isinstance(method, SelfSupervised)
     data = ClientData("a", train, "a")
     client = new_client(method, 0, data, None, device=torch.device("cpu"), precision="fp32")
-    client.phase = "practise"
+    client.phase = "practise"  # frozen stream name
     return method, client, outside
 
 
 @torch.no_grad()
 def features(method: SelfSupervised, client: Client, images: ImageSet) -> Tensor:
-    """Calibrated features of images as they are, N×n in float64."""
+    """Calibrated features of images without augmentation, N×n in float64."""
     client.model.eval()
     parts = [normalise(chunk, images.mean, images.std) for chunk in images.images.split(500)]
     return torch.cat([method.calibrated(client, part) for part in parts]).double()
 
 
-def what_r_is(z: Tensor, o: argparse.Namespace) -> Iterator[tuple[str, str]]:
+def gram_leak(z: Tensor, o: argparse.Namespace) -> Iterator[tuple[str, str]]:
     r = sent(z)
     true = z.mT @ z
     yield "Gram matrix: ‖RᵀR − ZᵀZ‖ / ‖ZᵀZ‖", f"{relative(gram(r), true):.1e}"
@@ -153,7 +153,7 @@ def what_r_is(z: Tensor, o: argparse.Namespace) -> Iterator[tuple[str, str]]:
     yield "… and how far its features are: ‖Z′ − Z‖ / ‖Z‖", f"{relative(rival, z):.2f}"
 
 
-def what_side_knowledge_adds(inside: Tensor, outside: Tensor, o: argparse.Namespace) -> Iterator[tuple[str, str]]:
+def prior_knowledge(inside: Tensor, outside: Tensor, o: argparse.Namespace) -> Iterator[tuple[str, str]]:
     z = inside[: o.batch]
     r = sent(z)
     found = last_row(r, z[:-1])
@@ -171,10 +171,10 @@ def what_side_knowledge_adds(inside: Tensor, outside: Tensor, o: argparse.Namesp
         yield f"encoder known, R averaged over {batches} batch(es): membership AUC", f"{auc:.3f}"
 
 
-def which_classes(
+def class_leak(
     inside: Tensor, outside: Tensor, labels: Tensor, outside_labels: Tensor, o: argparse.Namespace
 ) -> Iterator[tuple[str, str]]:
-    """Batches of skewed classes; the attacker has labelled images of its own (the test images) and the encoder."""
+    """Batches of skewed classes; the attacker has the encoder and labelled images of its own (the test images)."""
     classes = int(labels.max()) + 1
     groups = [outside[outside_labels == c] for c in range(classes)]
     moments = torch.stack([group.mT @ group / len(group) for group in groups])
@@ -196,7 +196,7 @@ def which_classes(
 
 
 def misplaced(found: Tensor, true: Tensor) -> Tensor:
-    """The share of the images that must change their class to get from one distribution to the other."""
+    """The share of images that must change class to turn one distribution into the other."""
     return (found - true).abs().sum() / 2
 
 

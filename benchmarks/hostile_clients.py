@@ -1,4 +1,4 @@
-"""What hostile clients do to accuracy, and what robust rules keep of it: digits-lite, eight clients, two hostile.
+"""Accuracy under attack with and without robust aggregation: digits-lite, eight clients, two hostile.
 
 python benchmarks/hostile_clients.py [--rounds 3]
 """
@@ -21,7 +21,7 @@ SETTINGS = {
 
 
 def accuracy(method: str, attack: str, rule: str, rounds: int, folder: Path) -> float:
-    """Mean accuracy at home of the honest clients."""
+    """Mean intra-domain accuracy of the honest clients."""
     hostile = HOSTILE if attack != "none" else 0
     settings = {**SETTINGS, "attack": attack, "attackers": hostile, "robust": rule}
     result = run(
@@ -41,7 +41,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         for method in arguments.methods:
-            print(f"\n{method}: accuracy at home of the {CLIENTS - HOSTILE} honest clients, {HOSTILE} hostile")
+            print(f"\n{method}: intra-domain accuracy of the {CLIENTS - HOSTILE} honest clients, {HOSTILE} hostile")
             print("attack     | " + " | ".join(f"{rule:>12}" for rule in RULES))
             for attack in ATTACKS:
                 cells = [accuracy(method, attack, rule, arguments.rounds, Path(folder)) for rule in RULES]

@@ -1,11 +1,11 @@
-"""Can a curious server tell which images a site trained on? With and without differential privacy.
+"""Membership inference against a client's model and against its public logits, with and without differential privacy.
 
-Two attackers, both with the threshold on the loss of Yeom et al. (2018): one that holds the site's model itself (the
-most that weight averaging shows), and one that holds only what FedMD releases, the logits on public images, and
-distils a model of its own from them. AUC 0.5 is guessing.
+Both attackers use the loss threshold of Yeom et al. (2018). One holds the client's model (the most that weight
+averaging reveals). The other holds only FedMD's payloads, the logits on public images, and distils a model from them.
+An AUC of 0.5 is guessing.
 
-A model that has learned little gives little away, with or without noise. So beside every noisy run belong runs without
-noise that stop early, at about the same accuracy (--epochs), and an untrained one (--epochs 0).
+A model that has learned little reveals little, with or without noise. So compare a noisy run with runs without noise
+that stop early at about the same accuracy (--epochs), and with an untrained model (--epochs 0).
 
     python benchmarks/membership.py [--noise 0 0.5 1 2] [--epochs 20]
 """
@@ -38,8 +38,8 @@ SETTINGS = {"private": 100, "local_epochs": 20, "local_batch": 20, "public_size"
 ROUNDS = 3
 
 
-def play(noise: float, epochs: int, seed: int) -> tuple[Any, Any, list[float]]:
-    """FedMD on digits-lite; its clients, its test sets, and each client's ε."""
+def train(noise: float, epochs: int, seed: int) -> tuple[Any, Any, list[float]]:
+    """FedMD on digits-lite: the engine, the scenario, and each client's ε."""
     settings = {**SETTINGS, "dp_noise": noise, "local_epochs": epochs, "evaluate_every": ROUNDS}
     experiment = Experiment(method="fedmd", models=(MODEL,), rounds=ROUNDS, seed=seed, device="cpu", settings=settings)
     plan = make_plan(experiment)
@@ -47,7 +47,7 @@ def play(noise: float, epochs: int, seed: int) -> tuple[Any, Any, list[float]]:
     engine = LocalEngine(method, scenario, public, device=torch.device("cpu"))
     for _ in Server(method, engine, tuple(scenario.tests)).rounds():
         pass
-    cost = dp.spent(plan.params, [card.train for card in method.spec.clients], ROUNDS) if noise else []
+    cost = dp.spent(plan.params, [info.train for info in method.spec.clients], ROUNDS) if noise else []
     return engine, scenario, cost
 
 
@@ -64,16 +64,16 @@ def auc(logits: Any, members: ImageSet, others: ImageSet) -> float:
 
 
 def distilled(engine: Any, client: Any, seed: int) -> nn.Module:
-    """A student that has seen nothing but public images and the logits that the client released on them."""
+    """A student that was trained on public images and the client's logits alone."""
     r = engine.method.spec.round(ROUNDS - 1, engine.method.params)
     batches = [batch for group in r.public_batches() for batch in group]
     client.begin(ROUNDS - 1)
-    told = [(client.public_samples(batch), engine.method.share(client, batch)["logits"]) for batch in batches]
+    released = [(client.public_samples(batch), engine.method.share(client, batch)["logits"]) for batch in batches]
     with seeded(seed, "student"):
         student = build(MODEL, len(engine.method.spec.classes))
     optimizer = torch.optim.Adam(student.parameters(), lr=1e-3)
     for _ in range(40):
-        for images, logits in told:
+        for images, logits in released:
             optimizer.zero_grad()
             F.mse_loss(student(images), logits).backward()
             optimizer.step()
@@ -86,24 +86,24 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, nargs="+", default=[20], help="local epochs in each of three rounds")
     parser.add_argument("--seeds", type=int, default=2)
     arguments = parser.parse_args()
-    print("noise | epochs |  ε (δ=1e-5) | accuracy at home | AUC, holds the model | AUC, holds the logits | seconds")
+    print("noise | epochs |  ε (δ=1e-5) | intra accuracy | AUC with the model | AUC with the logits | seconds")
     for noise, epochs in itertools.product(arguments.noise, arguments.epochs):
         start = time.perf_counter()
         rows = []
         for seed in range(arguments.seeds):
-            engine, scenario, cost = play(noise, epochs, seed)
+            engine, scenario, cost = train(noise, epochs, seed)
             for k, client in enumerate(engine.clients):
-                home = scenario.tests[scenario.clients[k].home]
+                test = scenario.tests[scenario.clients[k].domain]
                 client.model.eval()
-                model = auc(client.logits, client.private, home)
-                accuracy = engine.method.score(client, home)
+                model = auc(client.logits, client.private, test)
+                (accuracy,) = engine.method.evaluate(client, [test])
                 student = distilled(engine, client, seed)
-                rows.append((accuracy, model, auc(student, client.private, home), max(cost, default=float("inf"))))
+                rows.append((accuracy, model, auc(student, client.private, test), max(cost, default=float("inf"))))
         accuracy, model, logits, epsilon = (sum(column) / len(column) for column in zip(*rows, strict=True))
         seconds = time.perf_counter() - start
         spread = [statistics.stdev(column) for column in list(zip(*rows, strict=True))[1:3]]
         held = " | ".join(f"{value:12.3f} ± {sd:.3f}" for value, sd in zip((model, logits), spread, strict=True))
-        print(f"{noise:5.2f} | {epochs:6} | {epsilon:11.2f} | {accuracy:16.1f} | {held} | {seconds:7.0f}", flush=True)
+        print(f"{noise:5.2f} | {epochs:6} | {epsilon:11.2f} | {accuracy:14.1f} | {held} | {seconds:7.0f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""An FCCL+ round as fedchoir plays it against the same round as a plain PyTorch loop.
+"""An FCCL+ round by fedchoir against the same round as a plain PyTorch loop.
 
     python benchmarks/naive.py [--scenario digits-lite] [--devices cpu,cpu] [--repeats 3]
     python benchmarks/naive.py --scenario digits --data-root DATA --epochs 1 [--device cuda --precision tf32]
 
-The plain loop is what one writes first: PIL transforms image by image in a `DataLoader`, eager steps, a new optimiser
-for every public batch, the teacher asked again in every step, ``loss.item()`` after every step. Both start from the
-same weights and do the same updates (same losses, optimisers, batch sizes and numbers of steps; batches are drawn by
-each in its own way), which step counts and losses must show. They take turns; ratios of each phase and of the round.
+The plain loop is the usual first implementation: PIL transforms image by image in a `DataLoader`, eager steps, a new
+optimiser for every public batch, the teacher evaluated in every step, ``loss.item()`` after every step. Both start from
+the same weights and do the same updates (same losses, optimisers, batch sizes and numbers of steps; each draws its own
+batches); the numbers of steps and the losses are compared. Rounds alternate; ratios are of each phase and the round.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ from torchvision import transforms as T
 
 from fedchoir import Experiment
 from fedchoir.core.client import Client
-from fedchoir.core.server import Engine, Server
+from fedchoir.core.interfaces import Engine
+from fedchoir.core.server import Server
 from fedchoir.core.training import Batch, Loss, Trainer
+from fedchoir.engines.factory import started_engine
 from fedchoir.engines.local.engine import LocalEngine, fast_trainer
-from fedchoir.engines.multiprocess.engine import MultiprocessEngine
 from fedchoir.experiments.config import Plan, make_plan
 from fedchoir.experiments.run import matmul_precision, prepare
 from fedchoir.losses import fccm, fisl, fntd, instance_similarity
@@ -47,7 +48,7 @@ PHASES = ("public", "local", "evaluate")
 
 
 class Pictures(Dataset[tuple[Tensor, int]]):
-    """Images that are transformed one by one whenever they are wanted."""
+    """Images that are transformed one by one at every access."""
 
     def __init__(self, images: Tensor, labels: Iterable[int], transform: Callable[[Image.Image], Tensor]) -> None:
         self.images = [Image.fromarray(image.permute(1, 2, 0).numpy()) for image in images]
@@ -85,30 +86,30 @@ class PlainLoop:
         self.losses = {"public": [], "local": []}
         teachers = [deepcopy(model).eval() for model in self.models]
         for phase, work in (
-            ("public", self.learn_from_others),
-            ("local", self.local_update),
+            ("public", self.public_phase),
+            ("local", self.local_phase),
             ("evaluate", self.evaluate),
         ):
             start = time.perf_counter()
             work(teachers) if phase == "local" else work()  # type: ignore[operator]
             self.seconds[phase] = time.perf_counter() - start
 
-    def learn_from_others(self) -> None:
+    def public_phase(self) -> None:
         p = self.p
         for images, _ in self.public:
             images = images.to(self.device)
-            said = []
+            outputs = []
             for model in self.models:
                 h, z = model.train().features_and_logits(images)
-                said.append((z, instance_similarity(h, p.similarity_temperature)))
-            z_mean = sum(z.detach() for z, _ in said) / len(said)
-            s_mean = sum(s.detach() for _, s in said) / len(said)
-            for model, (z, s) in zip(self.models, said, strict=True):
+                outputs.append((z, instance_similarity(h, p.similarity_temperature)))
+            z_mean = sum(z.detach() for z, _ in outputs) / len(outputs)
+            s_mean = sum(s.detach() for _, s in outputs) / len(outputs)
+            for model, (z, s) in zip(self.models, outputs, strict=True):
                 optimizer = Adam(model.parameters(), lr=p.public_lr)
                 loss = fccm(z, z_mean, p.off_diagonal) + p.omega * fisl(s, s_mean)
                 self.step(optimizer, loss, "public")
 
-    def local_update(self, teachers: list[nn.Module]) -> None:
+    def local_phase(self, teachers: list[nn.Module]) -> None:
         for model, teacher, loader in zip(self.models, teachers, self.private, strict=True):
             model.train()
             optimizer = Adam(model.parameters(), lr=self.p.local_lr)
@@ -118,9 +119,9 @@ class PlainLoop:
                         continue
                     images, labels = images.to(self.device), labels.to(self.device)
                     with torch.no_grad():
-                        taught = teacher(images)
+                        targets = teacher(images)
                     z = model(images)
-                    loss = cross_entropy(z, labels) + fntd(z, taught, labels, self.p.temperature)
+                    loss = cross_entropy(z, labels) + fntd(z, targets, labels, self.p.temperature)
                     self.step(optimizer, loss, "local")
 
     def step(self, optimizer: Optimizer, loss: Tensor, phase: str) -> None:
@@ -140,7 +141,7 @@ class PlainLoop:
                     hits += (model(images.to(self.device)).argmax(1) == labels.to(self.device)).sum().item()
 
 
-# -- ours --------------------------------------------------------------------------------------------------------------
+# -- fedchoir ----------------------------------------------------------------------------------------------------------
 
 
 class Counted:
@@ -148,8 +149,8 @@ class Counted:
 
     def __init__(self, inner: Trainer) -> None:
         self.inner = inner
-        self.optimizer, self.answer = inner.optimizer, inner.answer
-        self.accelerated, self.forget = inner.accelerated, inner.forget
+        self.optimizer, self.forward = inner.optimizer, inner.forward
+        self.accelerated, self.release = inner.accelerated, inner.release
         self.steps = 0
 
     def train(self, client: Client, optimizer: Optimizer, loss: Loss, batches: Iterable[Batch]) -> Tensor:
@@ -173,19 +174,15 @@ class Ours:
     def round(self) -> None:
         (event,) = next(self.rounds)
         self.seconds = {phase: event["seconds"][phase] for phase in PHASES}
-        told = event["losses"].values()
-        self.losses = {phase: statistics.mean(t[f"{phase}_loss"] for t in told) for phase in ("public", "local")}
+        reports = event["losses"].values()
+        self.losses = {phase: statistics.mean(r[f"{phase}_loss"] for r in reports) for phase in ("public", "local")}
 
 
 # -- both --------------------------------------------------------------------------------------------------------------
 
 
 def plan_of(o: argparse.Namespace) -> Plan:
-    settings: dict[str, Any] = {
-        "lr_schedule": "constant",
-        "public_optimizer_lifetime": "batch",
-        "public_augment": "weak",
-    }
+    settings = {"lr_schedule": "constant", "public_optimizer_lifetime": "batch", "public_augment": "weak"}
     given = {
         "local_epochs": o.epochs,
         "private": o.private,
@@ -203,7 +200,7 @@ def plan_of(o: argparse.Namespace) -> Plan:
 
 
 def clock(work: Callable[[], None], device: torch.device) -> tuple[float, float]:
-    """Seconds on the wall and of this process's CPU time: the latter does not mind what else a machine does."""
+    """Wall-clock time and CPU time of this process; the latter does not depend on what else the machine does."""
     start = time.perf_counter(), time.process_time()
     work()
     if device.type == "cuda":
@@ -212,7 +209,7 @@ def clock(work: Callable[[], None], device: torch.device) -> tuple[float, float]
 
 
 def compare_work(plain: PlainLoop, ours: Ours, counted: Counted | None, sizes: list[int]) -> str:
-    """That it is the same work: numbers of steps, and losses of the first round, as means over steps and clients."""
+    """Check that both do the same work: numbers of steps and mean losses of the first round."""
     if counted is not None:
         assert counted.steps == plain.steps, f"{counted.steps} steps of ours, {plain.steps} of the plain loop"
     local = iter(plain.losses["local"])
@@ -224,8 +221,8 @@ def compare_work(plain: PlainLoop, ours: Ours, counted: Counted | None, sizes: l
         assert value / 1.25 < ours.losses[phase] < value * 1.25, (
             f"{phase} losses: {ours.losses[phase]:.3f} of ours, {value:.3f} of the plain loop"
         )
-    told = ", ".join(f"{phase} {ours.losses[phase]:.3f} / {value:.3f}" for phase, value in theirs.items())
-    return f"{plain.steps} steps each; losses, ours / plain: {told}"
+    losses = ", ".join(f"{phase} {ours.losses[phase]:.3f} / {value:.3f}" for phase, value in theirs.items())
+    return f"{plain.steps} steps each; losses, ours / plain: {losses}"
 
 
 def counts(text: str) -> list[int]:
@@ -236,17 +233,17 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--scenario", default="digits-lite")
     parser.add_argument("--data-root", type=Path)
-    parser.add_argument("--models", help="a,b,c,d: others than the scenario's")
+    parser.add_argument("--models", help="a,b,c,d instead of the scenario's")
     parser.add_argument("--epochs", type=int, help="local epochs")
     parser.add_argument("--private", type=counts, help="private images of each client: 150,80,500,180")
     parser.add_argument("--public-size", type=int)
-    parser.add_argument("--repeats", type=int, default=3, help="rounds of each, after a first one to warm up")
+    parser.add_argument("--repeats", type=int, default=3, help="rounds of each, after a warm-up round")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--devices", help="ours in several processes: cpu,cpu")
     parser.add_argument("--precision", default="fp32", choices=("fp32", "tf32", "bf16"), help="bf16: ours alone")
     parser.add_argument("--workers", type=int, default=0, help="processes of each DataLoader of the plain loop")
     parser.add_argument("--threads", type=int, help="of torch")
-    parser.add_argument("--keep-gb", type=float, help="GB kept for a backward pass (the option keep_gb)")
+    parser.add_argument("--activation-budget-gb", type=float, help="the option of the same name")
     return parser.parse_args()
 
 
@@ -267,7 +264,7 @@ def main() -> None:
         if counted is None:
             devices = pick_devices(tuple(o.devices.split(",")), o.device)
             engine: Engine = stack.enter_context(
-                MultiprocessEngine(method, scenario, public, devices=devices, precision=o.precision)
+                started_engine(method, scenario, public, devices=devices, precision=o.precision)
             )
         else:
             for client in alone.clients:
@@ -280,7 +277,7 @@ def main() -> None:
         for _ in range(o.repeats):
             (a, a_cpu), (b, b_cpu) = clock(plain.round, device), clock(ours.round, device)
             took.setdefault("round", []).append((a, b))
-            if counted is not None:  # else most of ours is that of other processes
+            if counted is not None:  # else most of our CPU time is in other processes
                 took.setdefault("CPU time", []).append((a_cpu, b_cpu))
             for phase in PHASES:
                 took.setdefault(phase, []).append((plain.seconds[phase], ours.seconds[phase]))

@@ -1,9 +1,9 @@
-"""How much a round costs beyond the work inside it: a full FCCL+ round against the bare passes and optimiser steps.
+"""The overhead of an FCCL+ round over the bare forward and backward passes and optimiser steps in it.
 
-Both are measured in one run, in turns, on the same batches, models and losses:
+Both alternate in one run, on batches of the same sizes, with the same models and losses:
 
-- *round*: `Federation` plays one round of FCCL+ on the local engine (exchange, checks, bookkeeping, augmentation);
-- *bare*: the same forward and backward passes and optimiser steps, written out as plain loops over ready-made tensors.
+- *round*: `Server` runs a round of FCCL+ on the local engine (exchange, checks, bookkeeping, augmentation);
+- *bare*: the same passes and optimiser steps as plain loops over prepared tensors.
 
 Usage: python benchmarks/overhead.py [--repeats 5] [--models a,b,c,d] [--device cpu]
 """
@@ -30,15 +30,15 @@ SETTINGS = {"local_epochs": 4, "local_batch": 32, "public_batch": 64, "public_si
 
 
 def federation(models: tuple[str, ...], device: torch.device) -> Server:
-    """Four clients on digits-lite; no round of it is evaluated."""
-    wanted = Experiment(method="fccl+", scenario="digits-lite", models=models, rounds=10_000, settings=SETTINGS)
-    plan = make_plan(wanted)
+    """Four clients on digits-lite; no round is evaluated."""
+    experiment = Experiment(method="fccl+", scenario="digits-lite", models=models, rounds=10_000, settings=SETTINGS)
+    plan = make_plan(experiment)
     method, scenario, public = prepare(plan)
     return Server(method, LocalEngine(method, scenario, public, device=device), tuple(scenario.tests))
 
 
 def bare_round(engine: LocalEngine) -> Callable[[], None]:
-    """The arithmetic of one round and nothing else. The tensors are made beforehand."""
+    """The arithmetic of one round and nothing else. The tensors are prepared in advance."""
     p = engine.method.params
     work = []
     for client in engine.clients:
@@ -50,7 +50,7 @@ def bare_round(engine: LocalEngine) -> Callable[[], None]:
         public = [x.contiguous(memory_format=torch.channels_last) for x in torch.randn(shape, device=client.device)]
         work.append((client, images, private, public))
 
-    def say(model: torch.nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    def outputs(model: torch.nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
             h, z = model.features_and_logits(x)
             return z, instance_similarity(h, p.similarity_temperature)
@@ -58,9 +58,9 @@ def bare_round(engine: LocalEngine) -> Callable[[], None]:
     def run() -> None:
         optimizers = [torch.optim.Adam(c.model.parameters(), lr=1e-3, fused=True) for c, *_ in work]
         for number in range(p.public_size // p.public_batch):
-            said = [say(c.model.train(), public[number]) for c, _, _, public in work]
-            z_mean = sum(z for z, _ in said) / len(said)
-            s_mean = sum(s for _, s in said) / len(said)
+            shared = [outputs(c.model.train(), public[number]) for c, _, _, public in work]
+            z_mean = sum(z for z, _ in shared) / len(shared)
+            s_mean = sum(s for _, s in shared) / len(shared)
             for (c, _, _, public), optimizer in zip(work, optimizers, strict=True):
                 optimizer.zero_grad()
                 h, z = c.model.features_and_logits(public[number])
@@ -90,9 +90,9 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.manual_seed(0)
     device = torch.device(arguments.device)
-    whole = federation(tuple(arguments.models.split(",")), device)
-    rounds = whole.rounds()
-    bare = bare_round(whole.engine)  # type: ignore[arg-type]
+    server = federation(tuple(arguments.models.split(",")), device)
+    rounds = server.rounds()
+    bare = bare_round(server.engine)  # type: ignore[arg-type]
     next(rounds), bare()  # warm up
     seconds: dict[str, list[float]] = {"round": [], "bare": []}
     for _ in range(arguments.repeats):
@@ -104,7 +104,7 @@ def main() -> None:
             seconds[name].append(time.perf_counter() - start)
     ratios = [a / b for a, b in zip(seconds["round"], seconds["bare"], strict=True)]
     print(f"{device}, {torch.get_num_threads()} threads, {arguments.repeats} pairs; models {arguments.models}")
-    print(f"bare work {statistics.median(seconds['bare']):.2f} s, round {statistics.median(seconds['round']):.2f} s")
+    print(f"bare {statistics.median(seconds['bare']):.2f} s, round {statistics.median(seconds['round']):.2f} s")
     print(f"round / bare: median {statistics.median(ratios):.3f} (min {min(ratios):.3f}, max {max(ratios):.3f})")
 
 

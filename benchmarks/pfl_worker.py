@@ -1,7 +1,7 @@
-"""pfl-research's side of `pfl.py`: runs in the environment of the ``pfl`` package and knows nothing of fedchoir.
+"""pfl-research's part of `pfl.py`: runs in the environment of the ``pfl`` package and does not import fedchoir.
 
-It reads a file of images and labels, then plays one central iteration of federated averaging for each line on its
-standard input, and answers with the seconds that it took.
+It reads a file of images and labels, then runs one central iteration of federated averaging for each line on its
+standard input and prints the seconds that it took.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class CNN(nn.Sequential):
 
 
 class OnCommand(TrainingProcessCallback):
-    """Waits for a line before every central iteration and tells how long it took."""
+    """Waits for a line before every central iteration and prints its time."""
 
     def __init__(self) -> None:
         sys.stdin.readline()
@@ -60,8 +60,7 @@ class OnCommand(TrainingProcessCallback):
 
     def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):  # type: ignore[no-untyped-def]
         taken = {"wall": time.perf_counter() - self.start, "cpu": time.process_time() - self.work}
-        told = {**taken, "steps": CNN.steps - self.before}
-        sys.stdout.write(json.dumps(told) + "\n")
+        sys.stdout.write(json.dumps({**taken, "steps": CNN.steps - self.before}) + "\n")
         sys.stdout.flush()
         line = sys.stdin.readline()
         self.begin()

@@ -1,9 +1,9 @@
-"""How long until the report of a large comparison can be used in a browser?
+"""Seconds until the report of a large comparison is usable in a browser.
 
     python benchmarks/report_page.py
 
-Seven methods, three seeds, forty rounds in one page, opened again and again in a headless Chromium that
-is already running. The bar: 2 s from asking for the page to tables and charts that answer.
+Seven methods, three seeds, forty rounds in one page, opened several times in a running headless Chromium. The goal: 2 s
+from the request to interactive tables and charts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fedchoir.reporting.page import write_report
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.fake_results import write_comparison
 
-BAR = 2.0
+GOAL = 2.0
 
 
 def main() -> None:
@@ -49,7 +49,7 @@ def main() -> None:
         size = report.stat().st_size / 1e6
     middle = statistics.median(seconds)
     print(f"{size:.2f} MB, {nodes} elements; usable after " + ", ".join(f"{s:.2f}" for s in seconds) + " s")
-    print(f"median {middle:.2f} s: {'within' if middle <= BAR else 'over'} the bar of {BAR:g} s")
+    print(f"median {middle:.2f} s: {'within' if middle <= GOAL else 'over'} the goal of {GOAL:g} s")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Time per client-round and peak memory as the number of registered clients grows, the same number taking part.
+"""Time per client and round, and peak memory, by the number of clients K; the same number takes part in each round.
 
     python benchmarks/scale.py [--clients 10,100,1000,10000] [--method fedavg] [--model simple_cnn@16]
 
-Each K runs in fresh processes (memory is the peak of a whole process), in turns, so that a busy machine troubles all
-alike. A round is a real one: exchange, checks, aggregation and checkpoint. The images of all clients are windows into
-one pool: what grows with K is the simulator's own. Printed are ratios to the smallest K.
+Each K runs in new processes (memory is the peak of a process). The values of K alternate, so that other load on the
+machine affects all alike. A round includes exchange, checks, aggregation and checkpoint. The images of all clients are
+windows into one pool, so only the simulator's own memory grows with K. Ratios are to the smallest K.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from pathlib import Path
 
 import torch
 
-from crowd import federation, synthetic, timed_rounds
 from fedchoir.utils.sizes import parse_size
+from synthetic_federation import federation, synthetic, timed_rounds
 
 
 def measure(o: argparse.Namespace) -> dict[str, float]:
-    """One K, in this process: the median round's milliseconds for each client in it, and the peak memory in MB."""
+    """One K, in this process: milliseconds per client of the median round, and the peak memory in MB."""
     torch.set_num_threads(1)
     pool, test = synthetic(2000, 32), synthetic(100, 32, seed=1)
     with tempfile.TemporaryDirectory() as folder:
-        played = federation(
+        server = federation(
             o.method, o.model, pool, test, clients=o.one, each=20, folder=Path(folder), budget=parse_size(o.budget),
             local_epochs=1, local_batch=10, optimizer="sgd", local_lr=0.03, fraction=min(1.0, o.cohort / o.one),
             evaluate_every=100_000,
         )  # fmt: skip
-        seconds = [s for (s, _), _ in zip(timed_rounds(played), range(o.rounds + 2), strict=False)][2:]
+        seconds = [s for (s, _), _ in zip(timed_rounds(server), range(o.rounds + 2), strict=False)][2:]
     wall, cpu = (1000 * statistics.median(getattr(s, kind) for s in seconds) / o.cohort for kind in ("wall", "cpu"))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return {"wall": wall, "cpu": cpu, "peak": peak}
@@ -65,8 +65,8 @@ def main() -> None:
     print(f"{o.method}, {o.model}, {o.cohort} of K clients a round, one thread; best of {o.repeats} processes")
     for k, now in best.items():
         print(
-            f"K = {k:6d}: {now['cpu']:6.2f} ms of work ({now['cpu'] / first['cpu']:.2f} ×) and {now['wall']:6.2f} ms "
-            f"by the clock ({now['wall'] / first['wall']:.2f} ×) per client-round, "
+            f"K = {k:6d}: CPU {now['cpu']:6.2f} ms ({now['cpu'] / first['cpu']:.2f} ×), wall-clock "
+            f"{now['wall']:6.2f} ms ({now['wall'] / first['wall']:.2f} ×) per client and round, "
             f"peak {now['peak']:5.0f} MB ({now['peak'] / first['peak']:.2f} ×)"
         )
 

@@ -1,27 +1,19 @@
-"""The attack on FedFoA's R does what its page says, on features where the truth is known."""
+"""The attack on FedFoA's R on features where the truth is known."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from fedchoir.reporting.analysis.gram_attack import (
-    attack,
-    class_mix,
-    last_row,
-    leverage,
-    mean_direction,
-    membership,
-    options,
-)
 
 from fedchoir.losses import feature_correlation
+from gram_attack import attack, class_mix, last_row, leverage, mean_direction, membership, options
 
 
 def normal(seed: int, *shape: int) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def test_a_member_never_has_a_leverage_above_one_and_they_add_up_to_n() -> None:
+def test_the_leverage_of_members_is_at_most_one_and_sums_to_n() -> None:
     z = normal(0, 30, 12)
     scores = leverage(feature_correlation(z), z)
     expected = torch.diagonal(z @ torch.linalg.inv(z.T @ z) @ z.T)
@@ -40,7 +32,7 @@ def test_membership_shows_in_one_batch_and_fades_in_the_mean_of_many() -> None:
     assert abs(many - 0.5) < 0.06
 
 
-def test_the_last_row_and_the_mean_come_out() -> None:
+def test_the_last_row_and_the_mean_direction_are_found() -> None:
     z = normal(3, 20, 6) + 5
     found = last_row(feature_correlation(z), z[:-1])
     torch.testing.assert_close(found * torch.sign(found @ z[-1]), z[-1], rtol=1e-5, atol=1e-5)
@@ -48,7 +40,7 @@ def test_the_last_row_and_the_mean_come_out() -> None:
     assert (direction @ z.mean(0)).abs() / z.mean(0).norm() > 0.99
 
 
-def test_a_mixture_of_classes_is_taken_apart() -> None:
+def test_a_mixture_of_classes_is_separated() -> None:
     centres = 4 * torch.eye(3, 5, dtype=torch.float64)
     labels = torch.tensor([0] * 50 + [1] * 30 + [2] * 20).repeat(5)
     z = centres[labels] + 0.3 * normal(4, 500, 5)

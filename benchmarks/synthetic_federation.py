@@ -1,7 +1,7 @@
-"""Many clients that share one pool of images: what benchmarks of scale play on.
+"""A federation of many clients on synthetic images, for the benchmarks of scale.
 
-Every client's private set is a window into the pool, so that the images take the same memory however many clients
-there are, and what grows with them is the simulator's own.
+Every client's private set is a window into one pool of images. So the images take the same memory for any number of
+clients, and only the simulator's own memory grows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fedchoir.engines.local.engine import LocalEngine
 
 
 def synthetic(count: int, size: int, classes: int = 10, seed: int = 0) -> ImageSet:
-    """Noise with a bright bar whose place is the class."""
+    """Noise with a bright bar whose position is the class."""
     draw = torch.Generator().manual_seed(seed)
     images = torch.randint(0, 128, (count, 3, size, size), dtype=torch.uint8, generator=draw)
     labels = torch.randint(0, classes, (count,), generator=draw)
@@ -34,8 +34,8 @@ def synthetic(count: int, size: int, classes: int = 10, seed: int = 0) -> ImageS
     return ImageSet(images, labels)
 
 
-def as_they_are(images: ImageSet) -> ImageSet:
-    """Pixels in [0, 1], not normalised any further."""
+def unnormalised(images: ImageSet) -> ImageSet:
+    """The same images with pixels in [0, 1]."""
     return replace(images, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
 
 
@@ -75,35 +75,35 @@ def federation(
     """A federation on the local engine, on the CPU."""
     classes = tuple(str(c) for c in range(10))
     data = tuple(ClientData(f"client-{k}", part, "global") for k, part in enumerate(windows(pool, clients, each)))
-    cards = tuple(ClientInfo(d.name, model, each, len(test), "global") for d in data)
+    infos = tuple(ClientInfo(d.name, model, each, len(test), "global") for d in data)
     size = pool.images.shape[-1]
     cls = methods.get(method)
-    task = FederationSpec(classes, cards, rounds, 0, image_size=size)
-    played = cls(cls.Params(image_size=size, lr_schedule="constant", **settings), task)
-    scenario = Scenario("crowd", classes, data, {"global": test})
+    spec = FederationSpec(classes, infos, rounds, 0, image_size=size)
+    instance = cls(cls.Params(image_size=size, lr_schedule="constant", **settings), spec)
+    scenario = Scenario("synthetic", classes, data, {"global": test})
     engine = LocalEngine(
-        played, scenario, None, device=torch.device("cpu"), budget=budget, folder=folder and folder / "resting"
+        instance, scenario, None, device=torch.device("cpu"), budget=budget, folder=folder and folder / "state_cache"
     )
-    return Server(played, engine, ("global",), folder=folder and folder / "checkpoint")
+    return Server(instance, engine, ("global",), folder=folder and folder / "checkpoint")
 
 
 @dataclass(frozen=True)
 class Seconds:
-    """By the clock, and of this process's work alone: on a machine that others use, the second is the fairer one."""
+    """Wall-clock time and CPU time of this process; the latter does not depend on what else the machine does."""
 
     wall: float
     cpu: float
 
 
-def timed_rounds(played: Server) -> Iterator[tuple[Seconds, dict[str, Any]]]:
-    """How long every round took, its checkpoint included where there is a folder; and its event."""
-    rounds = played.rounds()
+def timed_rounds(server: Server) -> Iterator[tuple[Seconds, dict[str, Any]]]:
+    """The time of every round, with its checkpoint where there is a folder, and its event."""
+    rounds = server.rounds()
     while True:
         start, work = time.perf_counter(), time.process_time()
         events = next(rounds, None)
         if events is None:
             return
-        if played.folder is not None:
-            played.save()
+        if server.folder is not None:
+            server.save()
         for event in events:
             yield Seconds(time.perf_counter() - start, time.process_time() - work), event

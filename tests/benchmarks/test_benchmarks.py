@@ -1,0 +1,83 @@
+"""The benchmarks run and do the work that they describe."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+
+import pytest
+from tests.benchmarks.conftest import BENCHMARKS
+
+import flute
+import membership
+import naive
+import overhead
+import scale
+import synthetic_federation
+
+NAMES = sorted({path.stem for path in BENCHMARKS.glob("*.py")} - {"pfl_worker"})  # it runs in another environment
+NEEDS = {"flower_sim": "flwr", "report_page": "playwright"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_benchmark_can_be_imported(name: str) -> None:
+    if name in NEEDS:
+        pytest.importorskip(NEEDS[name])
+    assert importlib.import_module(name).__doc__
+
+
+@pytest.mark.parametrize("method", ["fedavg", "feddc"])
+def test_scale_measures_one_number_of_clients(method: str) -> None:
+    options = argparse.Namespace(one=300, cohort=3, rounds=2, method=method, model="logistic", budget="1MB")
+    found = scale.measure(options)
+    assert found["cpu"] > 0
+    assert found["wall"] > 0
+    assert found["peak"] > 50
+
+
+def test_flutes_setting_learns() -> None:
+    pool, test = map(flute.unnormalised, flute.images(None))
+    seconds, accuracy = flute.train(pool, test, 6)
+    assert seconds.cpu > 0
+    assert accuracy > 40
+
+
+def test_clients_are_windows_into_one_pool() -> None:
+    pool = synthetic_federation.synthetic(100, 16)
+    for count, distinct in ((5, 100), (500, 100)):
+        parts = list(synthetic_federation.windows(pool, count, 20))
+        assert len(parts) == count
+        first, last = pool.images.data_ptr(), pool.images[-1].data_ptr()
+        assert all(first <= part.images.data_ptr() <= last and len(part) == 20 for part in parts)
+        assert len({image.data_ptr() for part in parts for image in part.images}) == distinct
+
+
+SMALL = ["--models", "resnet10@4,simple_cnn@4,vgg9@4,resnet12@4", "--repeats", "1"]
+
+
+def test_a_round_does_the_work_of_a_plain_loop(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = ["--epochs", "1", "--public-size", "32", "--private", "16,16,16,16"]
+    monkeypatch.setattr("sys.argv", ["naive", *SMALL, *sizes])
+    naive.main()
+    assert "CPU time  plain" in capsys.readouterr().out
+
+
+def test_a_round_is_compared_with_the_bare_work(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(overhead, "SETTINGS", overhead.SETTINGS | {"local_epochs": 1, "public_size": 64, "private": 16})
+    monkeypatch.setattr("sys.argv", ["overhead", *SMALL])
+    overhead.main()
+    assert "round / bare: median" in capsys.readouterr().out
+
+
+def test_membership_inference_on_an_untrained_model_is_guessing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(membership, "SETTINGS", membership.SETTINGS | {"private": 40, "public_size": 100})
+    engine, scenario, epsilon = membership.train(noise=0.0, epochs=0, seed=0)
+    client = engine.clients[0]
+    test = scenario.tests[scenario.clients[0].domain]
+    assert epsilon == []
+    assert 0.3 < membership.auc(client.logits, client.private, test) < 0.7
+    assert 0.3 < membership.auc(membership.distilled(engine, client, 0), client.private, test) < 0.7
