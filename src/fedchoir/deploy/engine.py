@@ -134,8 +134,8 @@ class FlowerEngine:
         envelopes = {k: self._envelope(k, items, packed) for k, items in work.items()}
         for k, request in (masking or {}).items():
             envelopes[k].header["masking"] = request
-        for k, answer in self._transport.deliver(envelopes):
-            reply = self._reply(k, answer)
+        for k, received in self._transport.deliver(envelopes):
+            reply = self._reply(k, received)
             if reply.error:
                 self._requeue_steps(k, work[k])
             else:

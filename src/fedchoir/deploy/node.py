@@ -38,8 +38,8 @@ from fedchoir.utils.errors import UsageError, WorkerError
 from fedchoir.utils.subprocess_channel import Channel, ChildProcess
 
 POLL_SECONDS = 0.1  # between two attempts to take a message
-REFUSED_SECONDS = 120.0  # how long to retry: a server that has just started may not have registered this node's key
-# yet, and for a minute it takes a node that ended without signing off for connected
+REFUSED_SECONDS = 120.0  # how long to retry. A server that has just started may not have registered this node's key
+# yet, and for a minute it still counts a node that was killed as connected.
 RESTART_SECONDS = 3.0  # before a SuperNode that ended is started again
 
 
