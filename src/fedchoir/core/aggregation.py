@@ -19,6 +19,8 @@ Payloads = Sequence[Payload]
 
 
 class Aggregator(Protocol):
+    """Takes the payloads of one client after the other and gives their aggregate."""
+
     def add(self, client: int, payloads: Payloads) -> None: ...
 
     def result(self) -> list[Any]:
