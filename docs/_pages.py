@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -58,13 +59,13 @@ def overview() -> str:
     for name, cls in methods.registry().items():
         title = next(title for title, fits in KINDS if fits(cls))
         rows[title].append(f"| [`{name}`]({slug(name)}.md) | {cell(cls.title)} | {cell(cls.paper or '–')} |")
-    parts = [f"## {title}\n\n| method | what it does | paper |\n|---|---|---|\n" + "\n".join(lines)
+    tables = [f"## {title}\n\n| method | what it does | paper |\n|---|---|---|\n" + "\n".join(lines)
              for title, lines in rows.items() if lines]  # fmt: skip
     introduction = (
         "Each method is one file in `src/fedchoir/methods/`. These pages are generated from that code: the round, the "
         "payload, the equations of the losses, and the options.\n\n"
     )
-    return "# Methods\n\n" + introduction + "\n\n".join(parts) + "\n"
+    return "# Methods\n\n" + introduction + "\n\n".join(tables) + "\n"
 
 
 def method_page(name: str, cls: type[Method]) -> str:
@@ -73,7 +74,7 @@ def method_page(name: str, cls: type[Method]) -> str:
         "different architectures" if cls.heterogeneous else "one architecture for all",
         "needs a public set" if cls.needs_public else "no public set",
     ]
-    parts = [
+    blocks = [
         f"# {name}",
         f"{text(cls.title[0].upper() + cls.title[1:])}.",
         f"*{text(' '.join(module.split()))}*" if cls.paper else "",
@@ -85,7 +86,7 @@ def method_page(name: str, cls: type[Method]) -> str:
         equations(cls),
         own_options(name, cls),
     ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return "\n\n".join(block for block in blocks if block) + "\n"
 
 
 def source_of(cls: type) -> str:
@@ -95,15 +96,15 @@ def source_of(cls: type) -> str:
 
 def round_source(cls: type[Method]) -> str:
     """Return the code of ``round``, and of the base class's where it calls that."""
-    parts = []
+    rounds = []
     for base in cls.__mro__:
         if "round" not in vars(base):
             continue
         code = source(vars(base)["round"])
-        parts.append(code if base is cls else f"# as in {getattr(base, 'name', base.__name__)}\n{code}")
+        rounds.append(code if base is cls else f"# as in {getattr(base, 'name', base.__name__)}\n{code}")
         if "super().round" not in code:
             break
-    return "\n\n".join(parts)
+    return "\n\n".join(rounds)
 
 
 def loss_sources(cls: type[Method]) -> str:
@@ -119,18 +120,13 @@ def source(function: Any) -> str:
 
 
 def payloads(cls: type[Method]) -> str:
-    """Return what clients send, as they declare it; some declarations depend on the options."""
-    steps = [
-        (name, function.__sends__)
-        for name, function in inspect.getmembers(cls, inspect.isfunction)
-        if hasattr(function, "__sends__") and reachable(cls, name)
-    ]
+    """Return what clients send, as they declare it; where that depends on the options, with their defaults."""
     rows = []
-    for name, declared in steps:
-        if callable(declared):
-            rows.append(f"| `{name}` | depends on the options | see `{declared.__name__}` in the source |")
-        else:
-            rows += [f"| `{name}` | `{key}` | `{shape}` |" for key, shape in declared.items()]
+    for name, function in inspect.getmembers(cls, inspect.isfunction):
+        if hasattr(function, "__sends__") and reachable(cls, name):
+            declared = function.__sends__
+            fields = declared(SimpleNamespace(params=cls.Params())) if callable(declared) else declared
+            rows += [f"| `{name}` | `{key}` | `{shape}` |" for key, shape in fields.items()]
     if not rows:
         return "## Payload\n\nClients send nothing."
     head = "## Payload\n\nNothing else can leave a client; names, shapes, dtypes and finite values are checked.\n\n"
@@ -203,13 +199,13 @@ def options_page() -> str:
 def commands_page() -> str:
     group = typer.main.get_command(app)
     assert isinstance(group, click.Group) or hasattr(group, "commands")
-    return "# Commands\n\n" + "\n\n".join(command_parts(group, "fedchoir")) + "\n"
+    return "# Commands\n\n" + "\n\n".join(command_blocks(group, "fedchoir")) + "\n"
 
 
-def command_parts(group: Any, path: str) -> Iterator[str]:
+def command_blocks(group: Any, path: str) -> Iterator[str]:
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
-            yield from command_parts(command, f"{path} {name}")
+            yield from command_blocks(command, f"{path} {name}")
             continue
         rows = []
         for parameter in command.params:
@@ -240,9 +236,9 @@ def code(value: Any) -> str:
 
 def text(value: str) -> str:
     """Plain text in Markdown: nothing in it becomes markup but `code`."""
-    parts = re.split(r"(`+[^`]*`+)", value)
+    pieces = re.split(r"(`+[^`]*`+)", value)
     return "".join(
-        p.replace("``", "`") if p.startswith("`") else re.sub(r"([*_<>\[\]{}#|\\])", r"\\\1", p) for p in parts
+        p.replace("``", "`") if p.startswith("`") else re.sub(r"([*_<>\[\]{}#|\\])", r"\\\1", p) for p in pieces
     )
 
 

@@ -29,7 +29,7 @@ IRRELEVANT = {"evaluate_every", "clients"}
 
 @dataclass(frozen=True)
 class Printed:
-    """One number of one table: ``value`` is the average over clients, ``clients`` are its parts where printed.
+    """One number of one table: ``value`` is the average over clients, ``clients`` the values it averages where printed.
 
     ``metric`` is ``intra``, ``inter`` or ``rounds`` (to reach ``target``). The accuracy of one global model is
     ``intra``. Where a paper prints no average, ``value`` is the mean of the columns.

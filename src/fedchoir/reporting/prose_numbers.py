@@ -5,8 +5,8 @@
 ``intra(row)`` and ``inter(row)`` are arrays with one accuracy per seed, shown as their mean. ``client=`` takes one
 client instead of the average, ``round=`` one round instead of the last three, ``paper=true`` the published number.
 A row is named by its label, in another section with the section's name before it: ``digits/fccl+``. Filters:
-``signed``, ``interval`` (95 %, Student's t over seeds), ``digits(n)``. ``verdict(a, b, …)`` says whether all
-differences are above zero.
+``signed``, ``interval`` (95 %, Student's t over seeds), ``digits(n)``. ``verdict(a, b, …)`` is "holds" if all
+intervals are above zero.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def section(name: str, numbers: Numbers, assets: str) -> str:
     folder = numbers.root / name
     about, table_rows = read_about(folder), numbers.rows(name)
     picture = f"![Accuracy over the rounds: {about.title}]({assets}/results-{name}.svg)" if about.picture else ""
-    parts = [
+    blocks = [
         f"## {about.title}",
         fill(numbers.render(about.reading, name), 120, break_long_words=False, break_on_hyphens=False),
         as_text(table_rows, "md"),
@@ -80,7 +80,7 @@ def section(name: str, numbers: Numbers, assets: str) -> str:
         f"```bash\n{about.command}\n```",
         not_run(folder / "open.toml"),
     ]
-    return "\n\n".join(part.strip() for part in parts if part) + "\n"
+    return "\n\n".join(block.strip() for block in blocks if block) + "\n"
 
 
 def spent(table_rows: Iterable[Row]) -> str:
@@ -119,14 +119,15 @@ def curves(table_rows: Iterable[Row], labels: list[str]) -> list[dict[str, Any]]
 def main(root: str, docs: str) -> None:
     from fedchoir.reporting import figures
 
+    numbers, assets = Numbers(Path(root)), Path(docs) / "assets"
+    assets.mkdir(parents=True, exist_ok=True)
     for path, text in pages(Path(root)).items():
         (Path(docs) / path).parent.mkdir(parents=True, exist_ok=True)
         (Path(docs) / path).write_text(text)
-    numbers = Numbers(Path(root))
-    for about in Path(root).glob("*/about.toml"):
-        if labels := read_about(about.parent).picture:
-            path = Path(docs) / "assets" / f"results-{about.parent.name}.svg"
-            figures.save(figures.curves, {"rows": curves(numbers.rows(about.parent.name), labels)}, path)
+    for folder in (about.parent for about in Path(root).glob("*/about.toml")):
+        if labels := read_about(folder).picture:
+            lines = curves(numbers.rows(folder.name), labels)
+            figures.save(figures.curves, {"rows": lines}, assets / f"results-{folder.name}.svg")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedchoir.reporting.prose_numbers import Numbers, bounds, interval, verdict
+from fedchoir.reporting.store import read_records, unpack_events
+from fedchoir.utils.errors import UsageError
+
+RESULTS = Path(__file__).parents[2] / "results"
+T = 4.302652729911275  # Student's t, 97.5 %, two degrees of freedom
+
+
+@pytest.fixture(scope="module")
+def numbers() -> Numbers:
+    return Numbers(RESULTS)
+
+
+def records(label: str, section: str = "digits") -> list[dict[str, Any]]:
+    return [record for record in read_records(RESULTS / section / "runs.jsonl") if record["label"] == label]
+
+
+def test_means_differences_and_intervals(numbers: Numbers) -> None:
+    choir, fccl = ([run["inter_avg"] for run in records(label)] for label in ("choir", "fccl+"))
+    apart = [a - b for a, b in zip(choir, fccl, strict=True)]
+    half = T * stdev(apart) / 3**0.5
+    said = numbers.render('{{ inter("choir") }} {{ (inter("choir") - inter("fccl+")) | interval }}', "digits")
+    assert said == f"{mean(choir):.1f} {mean(apart):+.1f} ({mean(apart) - half:+.1f} to {mean(apart) + half:+.1f})"
+    assert numbers.render('{{ inter("choir") | digits(2) }}', "digits") == f"{mean(choir):.2f}"
+    assert numbers.render('{{ (inter("fccl+") - inter("choir")) | signed }}', "digits") == f"−{mean(apart):.1f}"
+
+
+def test_one_client_and_one_round(numbers: Numbers) -> None:
+    runs = records("fccl+")
+    usps = [run["accuracy"][1] for run in runs]
+    assert numbers.render('{{ intra("fccl+", client="usps") }}', "digits") == f"{mean(row[1] for row in usps):.1f}"
+    others = mean(mean(row[:1] + row[2:]) for row in usps)
+    assert numbers.render('{{ inter("fccl+", client="usps") }}', "digits") == f"{others:.1f}"
+    tenth = [next(e for e in unpack_events(run["events"]) if e["round"] == 9) for run in runs]
+    said = numbers.render('{{ intra("fccl+", round=10) }} {{ intra("fccl+", client="mnist", round=10) }}', "digits")
+    assert said == f"{mean(e['intra_avg'] for e in tenth):.1f} {mean(e['accuracy'][0][0] for e in tenth):.1f}"
+
+
+def test_published_numbers_and_rows_of_other_sections(numbers: Numbers) -> None:
+    assert numbers.render('{{ inter("fccl+", paper=true) }} {{ intra("fccl+", paper=true) }}', "digits") == "50.5 90.6"
+    assert numbers.render('{{ inter("fccl+", client="usps", paper=true) }}', "digits") == "50.5"
+    gap = mean(run["inter_avg"] for run in records("fccl+")) - 50.49
+    assert (
+        numbers.render('{{ (inter("digits/fccl+") - inter("digits/fccl+", paper=true)) | signed }}') == f"−{-gap:.1f}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{{ inter("chior") }}', "digits: no rows are called 'chior' in digits; there are .*choir"),
+        ('{{ inter("choir", paper=true) }}', "no paper prints inter for choir"),
+        ('{{ inter("choir", round=11) }}', "digits: 11"),
+        ('{{ inter("choir", client="mars") }}', "digits: .*mars"),
+        ("{{ outer }}", "digits: 'outer' is undefined"),
+        ("{{ inter(", "digits: "),
+    ],
+)
+def test_mistakes_are_named(numbers: Numbers, text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        numbers.render(text, "digits")
+
+
+def test_verdicts_follow_the_intervals() -> None:
+    above, below, open_ = np.array([1.0, 1.2, 1.1]), np.array([-1.0, -1.2, -1.1]), np.array([-1.0, 2.0, 0.5])
+    assert verdict(above) == "**holds**"
+    assert verdict(below) == verdict(above, below) == verdict(open_, below) == "**does not hold**"
+    assert verdict(open_) == verdict(above, open_) == "cannot be told"
+    assert bounds(np.array([2.0, 2.0, 2.0])) == (2.0, 2.0)
+    assert interval(np.zeros(3)) == "+0.0 (+0.0 to +0.0)"
+
+
+def test_rows_of_a_section_have_the_same_seeds(numbers: Numbers) -> None:
+    """Differences are paired by seed."""
+    for store in RESULTS.glob("*/runs.jsonl"):
+        assert {tuple(sorted(r.seed for r in row.results)) for row in numbers.rows(store.parent.name)} == {(0, 1, 2)}
+
+
+def test_no_accuracy_is_typed_into_a_template() -> None:
+    """Numbers with decimals come from the store; sizes, options and confidence levels are no accuracies."""
+    texts = {path: path.read_text() for path in [*RESULTS.glob("pages/**/*.md"), *RESULTS.glob("*/about.toml")]}
+    for path, text in texts.items():
+        reading = text.partition("reading =")[2] if path.name == "about.toml" else text
+        plain = re.sub(r"\{\{.*?\}\}|\{%.*?%\}|`[^`]*`|β = 0\.\d|weight 0\.01|Python.*", "", reading, flags=re.S)
+        assert not re.findall(r"\d+\.\d+", plain), path
