@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from tests.helpers import Stop, StopAfter, assert_same, run_folder
+from tests.helpers import Stop, StopAfter, assert_same, numbers, run_folder
 
 from fedchoir import Experiment, Result, run
 from fedchoir.experiments.config import make_plan, read_experiment
 from fedchoir.experiments.run import prepare
-from fedchoir.utils.errors import UsageError
+from fedchoir.utils.errors import StorageError, UsageError
 
 
 def test_the_folder_describes_the_run(small: Callable[..., Experiment]) -> None:
@@ -50,3 +52,55 @@ def test_models_are_given_to_clients_in_turn(small: Callable[..., Experiment]) -
     assert [client.train for client in method.spec.clients] == [len(client.train) for client in scenario.clients]
     assert public is not None
     assert method.spec.public_size == len(public.images) == 40
+
+
+def test_one_process_at_a_time(small: Callable[..., Experiment]) -> None:
+    experiment = small("solo", rounds=2)
+
+    class Second:
+        """Tries to resume the run while it is running."""
+
+        error = ""
+
+        def round(self, event: object) -> None:
+            with pytest.raises(UsageError) as refused:
+                run(experiment, resume=True)
+            self.error = str(refused.value)
+
+        def began(self, *_: object) -> None: ...
+
+        def client(self, *_: object) -> None: ...
+
+        def ended(self) -> None: ...
+
+    second = Second()
+    run(experiment, observers=[second])
+    assert "another process is running in" in second.error
+    assert len(numbers(experiment)) == 2
+    with pytest.raises(UsageError, match="holds a run already"):
+        run(experiment)
+
+
+@pytest.mark.parametrize("kind", ["file", "below a file"])
+def test_an_impossible_folder_is_one_line(kind: str, small: Callable[..., Experiment], tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    out = tmp_path / "taken" if kind == "file" else tmp_path / "taken" / "run"
+    with pytest.raises(UsageError, match=r"taken.* cannot be written"):
+        run(small("solo", rounds=1).model_copy(update={"out": out}))
+
+
+@pytest.mark.parametrize("name", ["experiment.toml", "task.json", "result.json"])
+def test_a_full_disk_is_one_line(name: str, small: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch) -> None:
+    replace = Path.replace
+
+    def full(self: Path, target: Path) -> Path:
+        if Path(target).name == name:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", full)
+    experiment = small("solo", rounds=1)
+    with pytest.raises(StorageError, match=r"could not be written to .* No space left"):
+        run(experiment)
+    monkeypatch.undo()
+    run(experiment, resume=True)

@@ -7,9 +7,11 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from filelock import FileLock, Timeout
 
 from fedchoir import methods
 from fedchoir.core.checkpoint import latest
@@ -22,7 +24,7 @@ from fedchoir.data.scenario import Scenario, load_scenario
 from fedchoir.engines.factory import started_engine
 from fedchoir.experiments.config import Experiment, Plan, make_plan, read_experiment
 from fedchoir.utils.devices import describe, full_memory, pick_devices
-from fedchoir.utils.errors import UsageError, WorkerError
+from fedchoir.utils.errors import StorageError, UsageError, WorkerError
 from fedchoir.utils.io import atomic_write, atomic_write_json
 from fedchoir.utils.sizes import parse_size
 
@@ -101,15 +103,16 @@ def run_on_engine(
         "public": plan.public, "seed": experiment.seed, "settings": plan.params.model_dump(mode="json"),
         "precision": experiment.precision, "fused": experiment.fused,
     }  # fmt: skip
-    if not (out / "experiment.toml").exists():
-        atomic_write(out / "experiment.toml", experiment.to_toml())
-    spec = method.spec
-    more = {"rounds": spec.rounds, "tests": tests, "clients": [*map(asdict, spec.clients)], "classes": spec.classes}
-    atomic_write_json(out / "task.json", {**facts, **more})  # for readers of an unfinished run
-    events = _run_rounds(server, plan, resume, observers)
-    result = summarise(spec, tests, events, {**facts, "notes": [*notes, *server.notes], "device": device})
-    atomic_write_json(out / "result.json", result.model_dump(mode="json"))
-    return result
+    with locked(out):
+        if not (out / "experiment.toml").exists():
+            atomic_write(out / "experiment.toml", experiment.to_toml())
+        spec = method.spec
+        more = {"rounds": spec.rounds, "tests": tests, "clients": [*map(asdict, spec.clients)], "classes": spec.classes}
+        atomic_write_json(out / "task.json", {**facts, **more})  # for readers of an unfinished run
+        events = _run_rounds(server, plan, resume, observers)
+        result = summarise(spec, tests, events, {**facts, "notes": [*notes, *server.notes], "device": device})
+        atomic_write_json(out / "result.json", result.model_dump(mode="json"))
+        return result
 
 
 def _run_rounds(server: Server, plan: Plan, resume: bool, observers: Sequence[Observer]) -> list[Event]:
@@ -136,6 +139,27 @@ def _run_rounds(server: Server, plan: Plan, resume: bool, observers: Sequence[Ob
         for observer in observers:
             observer.ended()
     return events
+
+
+@contextmanager
+def locked(out: Path) -> Iterator[None]:
+    """Hold the lock of a run's folder. A folder that cannot be written stops the run with one line."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(out / "run.lock", timeout=0)
+        lock.acquire()
+    except Timeout:
+        raise UsageError(f"another process is running in {out}; wait for it to end, or choose another folder") from None
+    except OSError as error:
+        raise UsageError(f"out: {out} cannot be written: {error.strerror}; choose another folder") from None
+    try:
+        yield
+    except (ConnectionError, TimeoutError):
+        raise
+    except OSError as error:
+        raise StorageError(f"the run could not be written to {out}: {error}") from error
+    finally:
+        lock.release()
 
 
 def check_folder(plan: Plan, resume: bool) -> None:
