@@ -22,6 +22,8 @@ def test_costs_are_per_client_and_round(tmp_path: Path) -> None:
     cost = cost_of(rows([result])[0])
     assert (cost["bytes_up"], cost["bytes_down"], cost["messages"]) == (2000, 1000, 4)
     assert (cost["models_held"], cost["seconds_local"], cost["seconds_total"]) == (1.5, 0.75, 1.5)
+    (tmp_path / "checkpoint" / "latest.json").write_text("{")
+    assert models_held(result) is None
 
 
 def test_without_a_checkpoint_the_models_held_are_unknown() -> None:

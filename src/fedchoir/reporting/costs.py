@@ -1,4 +1,4 @@
-"""The measured cost of a table row: bytes, messages, models held and seconds (Tables 1 to 3 of the FCCL+ paper)."""
+"""The measured cost of a table row: bytes, messages, models held and seconds (the FCCL+ paper only counts symbols)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from math import prod
 from pathlib import Path
 from statistics import mean
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from fedchoir.core.checkpoint import latest
 from fedchoir.core.result import Result
 from fedchoir.reporting.run_groups import Row
 from fedchoir.reporting.store import extra
+from fedchoir.utils.errors import UsageError
 
 
 def cost_of(row: Row) -> dict[str, float | None]:
@@ -31,19 +32,21 @@ def cost_of(row: Row) -> dict[str, float | None]:
 def models_held(result: Result) -> float | None:
     """How many models' worth of tensors a client stores between rounds, its own model included.
 
-    Read from the headers of the last checkpoint. Clients that start each round from the global model have no model of
-    their own there; theirs has the size of the server's.
+    Read from the headers of the last checkpoint; None if there is none or it is damaged. Clients that start each round
+    from the global model have no model of their own there; theirs has the size of the server's.
     """
     folder = extra(result, "folder")
-    saved = None if folder is None else latest(Path(folder) / "checkpoint")
-    if saved is None:
+    try:
+        saved = latest(Path(folder) / "checkpoint") if folder else None
+        files = {name: sorted(saved.glob(f"{name}.safetensors")) if saved else [] for name in ("server", "client-*")}
+        server, clients = (list(map(_sizes, found)) for found in files.values())
+    except (UsageError, OSError, SafetensorError):
         return None
-    shared = sum(_sizes(file).get("weights", 0) for file in saved.glob("server.safetensors"))
-    files = sorted(saved.glob("client-*.safetensors"))
-    counts = [] if files or not shared else [1.0]
-    for sizes in map(_sizes, files):
+    shared = sum(sizes.get("weights", 0) for sizes in server)
+    counts = [1.0] if shared and not clients else []
+    for sizes in clients:
         if model := sizes.get("model") or shared:
-            counts.append(1 + sum(sizes.get(kind, 0) for kind in ("memory", "modules")) / model)
+            counts.append(1 + (sizes.get("memory", 0) + sizes.get("modules", 0)) / model)
     return mean(counts) if counts else None
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ def test_folders_without_a_run_or_a_checkpoint(play, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not a run"):
         load_run(tmp_path)
     play("solo", rounds=1)
-    (tmp_path / "run" / "checkpoint" / "latest.json").unlink()
+    shutil.rmtree(tmp_path / "run" / "checkpoint")
     with pytest.raises(UsageError, match="no checkpoint"):
         load_run(tmp_path / "run", device="cpu")
 
