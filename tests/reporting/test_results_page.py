@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 from functools import cache
 from pathlib import Path
@@ -9,7 +10,9 @@ from statistics import mean, stdev
 
 import pytest
 from tests.docs.markdown_tables import tables_of
+from typer.main import get_command
 
+from fedchoir.cli.app import app
 from fedchoir.experiments.config import make_plan
 from fedchoir.experiments.sweep import jobs_of, read_sweep
 from fedchoir.reporting.prose_numbers import Numbers
@@ -107,6 +110,17 @@ def test_cost_is_listed_by_device() -> None:
 def test_a_section_without_a_description_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"nameless.about\.toml"):
         read_about(tmp_path / "nameless")
+
+
+@pytest.mark.parametrize("about", sorted(RESULTS.glob("*/about.toml")), ids=lambda file: file.parent.name)
+def test_the_command_of_a_section_is_possible(about: Path) -> None:
+    words = shlex.split(read_about(about.parent).command)
+    if words[0] == "fedchoir":
+        command = get_command(app).commands[words[1]]  # type: ignore[attr-defined]
+        command.make_context(words[1], words[2:], resilient_parsing=False)  # raises for an unknown option
+        assert words[2] == f"results/{about.parent.name}/sweep.toml"
+    else:
+        assert (ROOT / words[1]).is_file()
 
 
 # -- sweep files -------------------------------------------------------------------------------------------------------

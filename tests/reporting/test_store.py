@@ -33,6 +33,7 @@ def test_events_survive_packing(tmp_path: Path) -> None:
     events[1] |= {"accuracy": None, "intra_avg": None, "inter_avg": None}
     events[2]["own"] = [1.0, None]
     del events[3]["losses"]["usps"]
+    events[4]["losses"]["site/7"] = {"local_loss": 0.5}
     packed = json.loads(json.dumps(pack_events(events)))
     assert unpack_events(packed) == events
     assert packed["losses/usps/local_loss"][3] is None

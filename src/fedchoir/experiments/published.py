@@ -99,43 +99,39 @@ def _numbers(block: Mapping[str, Any]) -> list[Printed]:
 
 def match(result: Result, keys: Sequence[str]) -> Match:
     """Return the numbers of the published rows with these keys; of several, those with the run's data and models."""
+
+    def agreement(number: Printed) -> tuple[bool, bool, bool]:
+        return number.scenario == result.scenario, number.public == result.public, number.models == models
+
+    models = tuple(client["model"] for client in result.clients)
     found: dict[str, Printed] = {}
     for key in keys:
         table, _, label = key.partition(":")
         for number in printed() if table in tables() else ():
             if number.label == label and table_with_runs(number.table) == table_with_runs(table):
-                best = found.setdefault(number.metric, number)
-                found[number.metric] = max(best, number, key=lambda n: _agreement(n, result))
+                found[number.metric] = max(found.get(number.metric, number), number, key=agreement)
     if any(number.scenario != result.scenario for number in found.values()):
         return Match(found, other_data=True)
     notes = {name: note for number in found.values() for name, note in differences(result, number).items()}
     return Match(found, tuple(notes.values()))
 
 
-def _agreement(number: Printed, result: Result) -> tuple[bool, bool, bool]:
-    models = tuple(client["model"] for client in result.clients)
-    same_models = number.models is not None and number.models == models
-    return number.scenario == result.scenario, number.public == result.public, same_models
-
-
 def differences(result: Result, number: Printed) -> dict[str, str]:
     """Return the settings in which a run differs from the paper's, each as ``name ours (theirs)``."""
-    plan = paper_plan(number)
-    if plan is None:
+    if (plan := paper_plan(number)) is None:
         return {}
-    models = [client["model"] for client in result.clients]
-    ours: dict[str, Any] = {"rounds": result.rounds, "models": models}
-    theirs: dict[str, Any] = {
-        "rounds": plan.rounds,
-        "models": [plan.models[k % len(plan.models)] for k in range(len(models))],
-    }
-    if result.public:
-        ours["public"], theirs["public"] = result.public, plan.public
     defaults = type(plan.params)().model_dump(mode="json")  # of options that are younger than the run
-    for name, value in plan.params.model_dump(mode="json").items():
-        if name not in IRRELEVANT and (result.public or not name.startswith("public_")):
-            ours[name], theirs[name] = result.settings.get(name, defaults[name]), value
-    return {k: f"{k} {_text(ours[k])} ({_text(theirs[k])})" for k in ours if ours[k] != theirs[k]}
+    ours = {"rounds": result.rounds, "models": [client["model"] for client in result.clients], "public": result.public}
+    models = [plan.models[k % len(plan.models)] for k in range(len(result.clients))]
+    theirs = {"rounds": plan.rounds, "models": models, "public": plan.public, **plan.params.model_dump(mode="json")}
+    pairs = {
+        name: (value, theirs[name]) for name, value in (ours | defaults | result.settings).items() if name in theirs
+    }
+    return {
+        name: f"{name} {_text(own)} ({_text(other)})"
+        for name, (own, other) in pairs.items()
+        if own != other and name not in IRRELEVANT and (result.public or not name.startswith("public"))
+    }
 
 
 def _text(value: Any) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +38,6 @@ class Run:
     rows: tuple[int, ...]
     finished: bool
     toml: str = field(default="", repr=False)
-
-
-# -- reading -----------------------------------------------------------------------------------------------------------
 
 
 def read_runs(paths: Sequence[Path]) -> list[Run]:
@@ -76,7 +73,7 @@ def read_run(folder: Path) -> Run | None:
         planned = result.rounds if finished else int(task.get("rounds", 0)) or len(events)
         names = [client["name"] for client in task.get("clients", result.clients)]
         rows = tuple(names.index(client["name"]) for client in result.clients)
-        toml = _text(folder / "experiment.toml")
+        toml = (folder / "experiment.toml").read_text(errors="replace") if (folder / "experiment.toml").exists() else ""
         return Run(folder, result, tuple(events), planned, own_tests(result, task), rows, finished, toml)
     except (ValueError, TypeError, LookupError, AttributeError, QuorumError):  # damaged files
         return None
@@ -106,35 +103,21 @@ class _Event(BaseModel):
 
 
 def read_valid_events(path: Path) -> list[Event]:
-    """The events of a run up to the first damaged line."""
-    try:
-        return list(takewhile(_is_valid, read_events(path)))
-    except (OSError, UnicodeDecodeError):
-        return []
-
-
-def _is_valid(event: Any) -> bool:
-    try:
-        _Event.model_validate(event)
-    except ValidationError:
-        return False
-    return True
+    """Return the events of a run up to the first damaged line."""
+    events: list[Event] = []
+    with suppress(OSError, UnicodeDecodeError, ValidationError):
+        for event in read_events(path):
+            _Event.model_validate(event)
+            events.append(event)
+    return events
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file; empty if the file is missing or damaged."""
-    try:
-        content = json.loads(_text(path) or "{}")
-    except json.JSONDecodeError:
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
+    with suppress(OSError, ValueError):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return content if isinstance(content, dict) else {}
+    return {}
 
 
 def unfinished(task: dict[str, Any], events: Sequence[Event]) -> Result | None:
@@ -159,9 +142,6 @@ def own_tests(result: Result, task: dict[str, Any]) -> tuple[int | None, ...]:
         by_position = position if len(result.tests) == len(result.clients) else None
         columns.append(result.tests.index(domain) if domain in result.tests else by_position)
     return tuple(columns)
-
-
-# -- JSON values -------------------------------------------------------------------------------------------------------
 
 
 def run_data(run: Run, name: str, *, matrices: int) -> dict[str, Any]:

@@ -11,7 +11,7 @@ its row, its experiment, every field of its result, and its rounds as columns. I
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,9 @@ from fedchoir.core.result import Event, Result, load_result, read_events
 from fedchoir.utils.errors import UsageError
 
 STORE = "runs.jsonl"
+NESTED = ("losses", "seconds")
+"""Fields of an event whose values become columns of their own."""
 Record = dict[str, Any]
-
-
-# -- runs as results ---------------------------------------------------------------------------------------------------
 
 
 def find_results(paths: Sequence[Path]) -> list[Result]:
@@ -77,25 +76,18 @@ def stored_results(path: Path) -> list[Result]:
 
 
 def _folder_result(path: Path) -> Result:
-    """Load one ``result.json``, with the label that the sweep's manifest gives to the run."""
+    """Load one ``result.json``, with label and published row from the sweep's manifest, if there is one."""
     folder = path.parent
     known: Record = {"folder": str(folder), "name": folder.name}
     try:
         manifest = json.loads((folder.parent / "sweep.json").read_text())
-        known |= {"label": manifest["runs"][folder.name], "order": list(manifest["runs"]).index(folder.name)}
-        known |= {"table": manifest.get("table"), "published": _published(manifest, folder.name)}
+        table, label = manifest.get("table"), manifest["runs"][folder.name]
+        published = manifest.get("published", {}).get(folder.name) or ([f"{table}:{label}"] if table else [])
+        order = list(manifest["runs"]).index(folder.name)
+        known |= {"label": label, "table": table, "published": published, "order": order}
     except (OSError, ValueError, KeyError, TypeError):
         pass
     return load_result(path).model_copy(update=known)
-
-
-def _published(manifest: Mapping[str, Any], name: str) -> list[str]:
-    """Return the keys of the published rows: the sweep file's own, or that of the table that ``reproduce`` ran."""
-    table, label = manifest.get("table"), manifest["runs"][name]
-    return manifest.get("published", {}).get(name) or ([f"{table}:{label}"] if table else [])
-
-
-# -- records -----------------------------------------------------------------------------------------------------------
 
 
 def read_records(path: Path) -> list[Record]:
@@ -122,19 +114,16 @@ def pack_events(events: Sequence[Event]) -> dict[str, list[Any]]:
     >>> pack_events([{"round": 0, "seconds": {"total": 2.5}}, {"round": 1, "seconds": {"total": 2.0}}])
     {'round': [0, 1], 'seconds/total': [2.5, 2.0]}
     """
-    flat = [dict(_flatten(event)) for event in events]
+    flat = [dict(_leaves("", event)) for event in events]
     return {key: [row.get(key) for row in flat] for key in dict.fromkeys(key for row in flat for key in row)}
 
 
-def _flatten(event: Event) -> Iterable[tuple[str, Any]]:
-    for key, value in event.items():
-        if key == "losses":
-            for client, losses in value.items():
-                yield from ((f"losses/{client}/{name}", loss) for name, loss in losses.items())
-        elif key == "seconds":
-            yield from ((f"seconds/{name}", v) for name, v in value.items())
-        else:
-            yield key, value
+def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if not path or (path.split("/")[0] in NESTED and isinstance(value, dict)):
+        for key, inner in value.items():
+            yield from _leaves(f"{path}/{key}" if path else key, inner)
+    else:
+        yield path, value
 
 
 def unpack_events(columns: Mapping[str, Sequence[Any]]) -> list[Event]:
@@ -143,16 +132,13 @@ def unpack_events(columns: Mapping[str, Sequence[Any]]) -> list[Event]:
     >>> unpack_events({"round": [0], "losses/mnist/local_loss": [0.5], "seconds/total": [2.5], "accuracy": [None]})
     [{'losses': {'mnist': {'local_loss': 0.5}}, 'seconds': {'total': 2.5}, 'round': 0, 'accuracy': None}]
     """
-    events: list[Event] = [{"losses": {}, "seconds": {}} for _ in next(iter(columns.values()), ())]
-    for key, values in columns.items():
-        group, _, rest = key.partition("/")
+    events: list[Event] = [{group: {} for group in NESTED} for _ in next(iter(columns.values()), ())]
+    for column, values in columns.items():
+        group, _, leaf = column.partition("/")
+        client, _, name = leaf.rpartition("/")
         for event, value in zip(events, values, strict=True):
-            if not rest:
-                if value is not None or key != "own":
-                    event[key] = value
-            elif value is not None and group == "losses":
-                client, _, name = rest.rpartition("/")
-                event[group].setdefault(client, {})[name] = value
-            elif value is not None:
-                event[group][rest] = value
+            if not leaf and (value is not None or column != "own"):
+                event[column] = value
+            elif leaf and value is not None:
+                (event[group].setdefault(client, {}) if client else event[group])[name] = value
     return events
