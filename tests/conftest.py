@@ -1,4 +1,4 @@
-"""Small things that all tests share. Tests use one torch thread: two workers on two cores, no fighting."""
+"""Fixtures of all tests. Tests use one torch thread, so that two workers share two cores."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def public_shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 SMALL = {"image_size": 16, "local_epochs": 2, "local_batch": 16, "public_size": 40, "public_batch": 16}
-FOR_METHOD: dict[str, dict[str, Any]] = {  # where a method needs something else to be small
+FOR_METHOD: dict[str, dict[str, Any]] = {  # methods that need other options to be quick
     "fccl": {"pretrain_epochs": 2},
     "fml": {"meme": "simple_cnn@4"},
     "fbcl": {"depth": 8},
@@ -65,16 +65,15 @@ TINY_SSL = {
 }  # fmt: skip
 SELF_SUPERVISED = ("byol", "fedbyol", "fedu", "fedema", "fedfoa", "fedmd-ssl", "feddf-ssl")
 FOR_METHOD |= dict.fromkeys(SELF_SUPERVISED, TINY_SSL)
-VARIANTS: dict[
-    str, tuple[str, dict[str, Any]]
-] = {  # methods that with an option keep or send something of another kind
-    "choir with a lead": ("choir", {"shared_model": "simple_cnn@4"}),
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "choir with a shared model": ("choir", {"shared_model": "simple_cnn@4"}),
 }
+"""Methods that store or send something of another kind with an option: method and options by name."""
 
 
 @pytest.fixture
 def small(shapes: Path, public_shapes: Path, tmp_path: Path) -> Callable[..., Experiment]:
-    """Makes an experiment that takes a second."""
+    """A function that makes an experiment of about a second: method, name of its folder, changes."""
 
     def make(method: str, name: str = "run", **changes: Any) -> Experiment:
         method, options = VARIANTS.get(method, (method, {}))
@@ -96,4 +95,5 @@ def small(shapes: Path, public_shapes: Path, tmp_path: Path) -> Callable[..., Ex
 
 @pytest.fixture
 def play(small: Callable[..., Experiment]) -> Callable[..., Result]:
+    """A function that runs such an experiment."""
     return lambda method, name="run", **changes: run(small(method, name, **changes))

@@ -141,9 +141,9 @@ def test_global_draws_depend_on_client_round_stream_and_batch_alone() -> None:
         perform(k, Step(calls.step, BATCHES))
     client.round = 1
     perform(client, Step(calls.step, BATCHES))
-    first, again, elsewhere, later = (calls.drawn[n : n + 2] for n in (0, 2, 4, 6))
+    first, again, other_client, later = (calls.drawn[n : n + 2] for n in (0, 2, 4, 6))
     assert first == again
-    assert len({*first, *elsewhere, *later}) == 6
+    assert len({*first, *other_client, *later}) == 6
 
 
 def test_an_exchange_returns_one_payload_per_batch() -> None:

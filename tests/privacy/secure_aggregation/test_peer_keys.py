@@ -95,10 +95,10 @@ def test_a_server_cannot_replace_a_sites_keys_by_its_own(engine: MaskingEngine) 
 
 def test_keys_of_another_run_or_of_an_earlier_sum_are_refused(engine: MaskingEngine, folder: Path) -> None:
     honest = key_request(engine, NAMES)
-    elsewhere = SecureAggregationClient(0, {}, VerifiedPeers(folder / "c0", folder), "another run")
+    another_run = SecureAggregationClient(0, {}, VerifiedPeers(folder / "c0", folder), "another run")
     request = {"kind": "key_shares", "encryption_keys": honest["encryption_keys"], "threshold": 2}
     with pytest.raises(SecureAggregationError, match="has a wrong signature"):
-        elsewhere.exchange_keys(request)
+        another_run.exchange_keys(request)
     engine.clients[2].mask_payloads([Payload(logits=engine.tensors[2])], honest)
     with pytest.raises(SecureAggregationError, match="were used before"):
         engine.clients[2].mask_payloads([Payload(logits=engine.tensors[2])], honest)
