@@ -62,8 +62,8 @@ class Numbers:
 
     def row(self, section: str, name: str) -> Row:
         """Return the row with this label."""
-        first, slash, label = name.partition("/")
-        if slash and (self.root / first).is_dir():
+        first, _, label = name.partition("/")
+        if label and (self.root / first).is_dir():
             section, name = first, label
         found = [row for row in self.rows(section) if row.label == name]
         if len(found) != 1:

@@ -10,8 +10,8 @@ which inserts the tables of ``results/digits/runs.jsonl`` with the text of ``res
 from __future__ import annotations
 
 import sys
-import tomllib
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from posixpath import relpath
 from textwrap import fill
@@ -25,6 +25,7 @@ from fedchoir.reporting.run_groups import Row, over_seeds
 from fedchoir.reporting.store import evaluated
 from fedchoir.reporting.tables import as_text
 from fedchoir.utils.errors import UsageError
+from fedchoir.utils.io import read_toml
 
 
 class About(BaseModel):
@@ -33,22 +34,17 @@ class About(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     title: str
-    command: str
-    """The command that runs the section again."""
-    data: list[str] = []
-    """How our data differ from the paper's."""
-    chosen: str = ""
-    """How options were chosen, where they were."""
-    reading: str = ""
-    """One paragraph below the tables; a template like the pages."""
-    picture: list[str] = []
-    """Rows whose accuracy is drawn over the rounds."""
+    command: str  # runs the section again
+    data: list[str] = []  # how our data differ from the paper's
+    chosen: str = ""  # how options were chosen, where they were
+    reading: str = ""  # one paragraph above the tables, a template like the pages
+    picture: list[str] = []  # labels of the rows whose accuracy is drawn over the rounds
 
 
 def read_about(folder: Path) -> About:
     try:
-        return About(**tomllib.loads((folder / "about.toml").read_text()))
-    except (OSError, ValueError) as error:
+        return About(**read_toml(folder / "about.toml"))
+    except ValueError as error:
         raise UsageError(f"{folder / 'about.toml'}: {error}") from None
 
 
@@ -59,7 +55,7 @@ def pages(root: Path) -> dict[str, str]:
     for template in sorted((root / "pages").rglob("*.md")):
         path = template.relative_to(root / "pages")
         assets = relpath("assets", path.parent.as_posix())
-        text = numbers.render(template.read_text(), section=lambda name: section(name, numbers, assets))  # noqa: B023
+        text = numbers.render(template.read_text(), section=partial(section, numbers=numbers, assets=assets))
         made[path.as_posix()] = f"{text.rstrip()}\n"
     return made
 
