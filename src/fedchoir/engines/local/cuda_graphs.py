@@ -51,11 +51,6 @@ class GraphCapture:
         return graph.replay
 
 
-def run_again(run: Run) -> Run:
-    """Capture for a CPU, in tests: a replay runs the function again."""
-    return run
-
-
 @dataclass
 class _CapturedStep:
     """A captured training step: its inputs are at fixed addresses, and so is its loss."""

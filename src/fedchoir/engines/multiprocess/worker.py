@@ -27,7 +27,7 @@ from fedchoir.utils.subprocess_channel import Channel, parent_channel
 
 
 class EngineWorker:
-    """Turns the parent's messages into calls of the engine. What a call returns or yields goes back to the parent."""
+    """Executes calls of this class or of the engine. What a call returns or yields goes back to the parent."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -41,7 +41,8 @@ class EngineWorker:
             self._request = from_frames(self._channel.receive())
             header = self._request.header
             try:
-                result = getattr(self, header["call"])(*unpack(self._request, header["arguments"]))
+                function = getattr(self, header["call"], None) or getattr(self._engine, header["call"])
+                result = function(*unpack(self._request, header["arguments"]))
                 values = result if isinstance(result, Iterator) else [] if result is None else [result]
                 for value in values:
                     self._send("value", value)
@@ -79,12 +80,6 @@ class EngineWorker:
         for reply in self._engine.execute(clients, actions, round_index):
             yield {"client": reply.client, "payloads": reply.payloads, "report": reply.report}
 
-    def evaluate(self, weights: dict[str, Tensor] | None) -> list[list[float]]:
-        return self._engine.evaluate(weights)
-
-    def evaluate_global(self, weights: dict[str, Tensor], tests: Sequence[int]) -> list[float]:
-        return self._engine.evaluate_global(weights, tests)
-
     def states(self, has_global: bool) -> Iterator[tuple[str, dict[str, Tensor] | None]]:
         self._engine.clients.server_has_global_model = has_global
         return self._engine.states()
@@ -100,9 +95,6 @@ class EngineWorker:
         mine = set(self._engine.clients.indices) & set(stored["kept"].tolist())
         states = {CLIENT_LIST: stored} | {name: read(name) for name in map(state_name, sorted(mine))}
         self._engine.load(states.__getitem__)
-
-    def model_shapes(self) -> dict[str, Tensor]:
-        return self._engine.model_shapes()
 
     def _send(self, kind: str, value: Any) -> None:
         envelope = Envelope({"kind": kind})

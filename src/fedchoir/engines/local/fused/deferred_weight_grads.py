@@ -2,7 +2,7 @@
 
 A backward pass needs the gradient of each layer's input at once, but those of its weights only at the optimizer step;
 and most of these kernels are too small to fill a GPU. Inside `deferred_weight_gradients` they wait until there are a
-few and then run in parallel, each on one of a few streams. Elsewhere they are computed immediately.
+few and then run in parallel, each on one of a few streams. Outside of it they are computed immediately.
 """
 
 from __future__ import annotations
