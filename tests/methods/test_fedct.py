@@ -1,4 +1,4 @@
-"""Cross-training: who gets whose model, what the server computes, the losses, and classes that are rare or missing."""
+"""FedCT: assignment, fused prototypes and the loss of eq. 13 by hand."""
 
 from __future__ import annotations
 
@@ -8,76 +8,48 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.methods.cross_training import CLASSES, MODEL, a_client, a_method
 from torch.nn.functional import cross_entropy, normalize
 
-from fedchoir import Experiment, methods, run
 from fedchoir.core.client import Client
-from fedchoir.core.federation_spec import ClientInfo, FederationSpec
+from fedchoir.core.federation_spec import ClientInfo
 from fedchoir.core.training import Batch
-from fedchoir.data.image.image_set import ImageSet
 from fedchoir.methods.fedct import FedCT
-from fedchoir.methods.fedexg import BASES, FedExg
 from fedchoir.models import build
 from fedchoir.payload import Payload
-from fedchoir.utils.errors import UsageError
-
-CLASSES = 5
-MODEL = "resnet10@4"
 
 
-def a_task(clients: int = 3) -> FederationSpec:
-    cards = tuple(ClientInfo(f"c{k}", MODEL, 10 + k, 10, "global") for k in range(clients))
-    return FederationSpec(tuple("abcde"), cards, rounds=2, seed=3, image_size=16)
+def a_batch(method: FedCT, known: tuple[bool, ...] = (True,) * 4 + (False,)) -> tuple[Client, Batch]:
+    client = a_client(method)
+    torch.manual_seed(11)
+    client.memory["prototypes"] = torch.randn(CLASSES, client.model.feature_dim).abs()
+    client.memory["known"] = torch.tensor(known)
+    client.memory["order"] = torch.tensor(sorted(range(CLASSES), key=lambda c: not known[c]))
+    client.model.eval()
+    return client, Batch(torch.randn(6, 3, 16, 16), torch.tensor([0, 1, 2, 3, 3, 1]))
 
 
-def a_method(cls: type[FedExg] = FedCT, clients: int = 3, **settings: Any) -> Any:
-    return cls(cls.Params(image_size=16, local_epochs=1, local_batch=8, **settings), a_task(clients))
-
-
-def a_client(method: FedExg, index: int = 0, labels: tuple[int, ...] = (0, 1, 2, 3) * 3) -> Client:
-    torch.manual_seed(index)
-    pixels = torch.randint(0, 256, (len(labels), 3, 16, 16), dtype=torch.uint8)
-    private = ImageSet(pixels, torch.tensor(labels))
-    return Client(
-        index, f"c{index}", build(MODEL, CLASSES, image_size=16), private, settings=method.params, seed=3, rounds=2
-    )
-
-
-# -- phase I -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("base", list(BASES))
-def test_every_base_changes_local_training_alone(base: str) -> None:
-    """So phase I can be its ``practise``: what is sent and how it is averaged stay FedAvg's."""
-    for function in ("round", "upload", "download", "global_weights", "extra_modules", "opening"):
-        assert getattr(BASES[base], function) is getattr(BASES["fedavg"], function)
-
-
-def test_options_of_the_base_are_checked() -> None:
-    values: dict[str, Any] = {"method": "fedct", "scenario": "cifar10", "device": "cpu"}
-    for options, message in (({"mu": -1}, "mu"), ({"nu": 1}, "nu"), ({"local_lr": 1.0}, "whole run")):
-        with pytest.raises(UsageError, match=f"base_options = .*{message}"):
-            run(Experiment(**values, settings={"base": "moon", "base_options": options}))
-
-
-# -- phase II ------------------------------------------------------------------------------------------------------
-
-
-def said_by(method: FedExg, clients: list[Client]) -> dict[int, Payload]:
-    return {c.index: method.offer(c) for c in clients}
-
-
-def test_prototypes_are_class_means_of_features() -> None:
-    method = a_method()
-    client = a_client(method, labels=(0, 0, 2, 2, 2))
-    payload = method.offer(client)
-    images = torch.cat([x for x, _ in client.private_chunks()])
-    with torch.no_grad():
-        h = client.model.eval().features(images)
-    assert payload["present"].tolist() == [True, False, True, False, False]
-    torch.testing.assert_close(payload["prototypes"][0], h[:2].mean(0))
-    torch.testing.assert_close(payload["prototypes"][2], h[2:].mean(0))
-    assert not payload["prototypes"][[1, 3, 4]].any()
+def by_hand(client: Client, batch: Batch, p: Any, known: list[int]) -> dict[str, float]:
+    """CE, APCL and L_mix sample by sample."""
+    u = client.memory["prototypes"]
+    h, z = client.model.features_and_logits(batch.images)
+    contrast, mixed, partners = [], [], []
+    for b, y in enumerate(batch.labels.tolist()):
+        hybrid = h[b] + p.lambda_hy * (h[b] - u[y])
+        cosines = {k: float(normalize(hybrid, dim=0) @ normalize(u[k], dim=0)) / p.tau2 for k in known}
+        contrast.append(np.log(sum(np.exp(v) for v in cosines.values())) - cosines[y])
+        other = h[b - 1], int(batch.labels[b - 1])
+        proto = u[known[b % len(known)]], known[b % len(known)]
+        for store, (f, label) in ((mixed, other), (partners, proto)):
+            logits = client.model.classify(p.lambda_mix * h[b] + (1 - p.lambda_mix) * f)
+            log_p = torch.log_softmax(logits, 0)
+            store.append(-float(p.lambda_mix * log_p[y] + (1 - p.lambda_mix) * log_p[label]))
+    return {
+        "ce": float(cross_entropy(z, batch.labels)),
+        "apcl": float(np.mean(contrast)),
+        "samples": float(np.mean(mixed)),
+        "prototypes": float(np.mean(partners)),
+    }
 
 
 @pytest.mark.parametrize("model", [MODEL, "alexnet@4"])  # the second has dropout in its classifier
@@ -88,11 +60,11 @@ def test_the_consistency_matrix_is_each_classifier_on_each_set_of_prototypes(mod
     heads, aggregated = [], {}
     for k in range(3):
         torch.manual_seed(k)
-        twin = build(model, CLASSES, image_size=32).eval()
-        heads.append(twin)
-        u = torch.randn(CLASSES, twin.feature_dim)
+        copy = build(model, CLASSES, image_size=32).eval()
+        heads.append(copy)
+        u = torch.randn(CLASSES, copy.feature_dim)
         present = torch.tensor([k != 0, True, False, k != 1, k == 2])
-        weights = {f"weights/{n}": t for n, t in twin.state_dict().items()}
+        weights = {f"weights/{n}": t for n, t in copy.state_dict().items()}
         aggregated[k] = Payload(weights, prototypes=u, present=present)
     v = method.consistency(aggregated)
     for i in range(3):
@@ -137,53 +109,17 @@ def test_global_prototypes_are_the_mean_over_those_who_have_the_class() -> None:
         assert received["global_prototypes"].flatten().tolist() == [2.0, 5.0, 7.0, 0.0, 0.0]
         assert received["known"].tolist() == [True, True, True, False, False]
         assert torch.equal(received["prototypes"], source["prototypes"])
-    guides = method.guides(sent[1])  # with one's own view of classes 0 and 1, and the global one of class 2
+    guides = method.prototypes(sent[1])  # with one's own view of classes 0 and 1, and the global one of class 2
     assert guides["prototypes"].flatten().tolist() == [0.25 * 2 + 0.75 * 1, 5.0, 7.0, 0.0, 0.0]
     assert guides["known"].tolist() == [True, True, True, False, False]
     assert guides["order"].tolist() == [0, 1, 2, 3, 4]
-
-
-# -- phase III -----------------------------------------------------------------------------------------------------
-
-
-def a_lesson(method: FedCT, known: tuple[bool, ...] = (True,) * 4 + (False,)) -> tuple[Client, Batch]:
-    client = a_client(method)
-    torch.manual_seed(11)
-    client.memory["prototypes"] = torch.randn(CLASSES, client.model.feature_dim).abs()
-    client.memory["known"] = torch.tensor(known)
-    client.memory["order"] = torch.tensor(sorted(range(CLASSES), key=lambda c: not known[c]))
-    client.model.eval()
-    return client, Batch(torch.randn(6, 3, 16, 16), torch.tensor([0, 1, 2, 3, 3, 1]))
-
-
-def by_hand(client: Client, batch: Batch, p: Any, known: list[int]) -> dict[str, float]:
-    """CE, APCL and L_mix sample by sample."""
-    u = client.memory["prototypes"]
-    h, z = client.model.features_and_logits(batch.images)
-    contrast, mixed, partners = [], [], []
-    for b, y in enumerate(batch.labels.tolist()):
-        hybrid = h[b] + p.lambda_hy * (h[b] - u[y])
-        cosines = {k: float(normalize(hybrid, dim=0) @ normalize(u[k], dim=0)) / p.tau2 for k in known}
-        contrast.append(np.log(sum(np.exp(v) for v in cosines.values())) - cosines[y])
-        other = h[b - 1], int(batch.labels[b - 1])
-        proto = u[known[b % len(known)]], known[b % len(known)]
-        for store, (f, label) in ((mixed, other), (partners, proto)):
-            logits = client.model.classify(p.lambda_mix * h[b] + (1 - p.lambda_mix) * f)
-            log_p = torch.log_softmax(logits, 0)
-            store.append(-float(p.lambda_mix * log_p[y] + (1 - p.lambda_mix) * log_p[label]))
-    return {
-        "ce": float(cross_entropy(z, batch.labels)),
-        "apcl": float(np.mean(contrast)),
-        "samples": float(np.mean(mixed)),
-        "prototypes": float(np.mean(partners)),
-    }
 
 
 @pytest.mark.parametrize("mix_with", ["samples", "prototypes", "both"])
 def test_the_loss_is_equation_13(mix_with: str) -> None:
     options = {"kappa": 2.0, "eta": 0.3, "tau2": 0.4, "lambda_hy": 0.3, "lambda_mix": 0.7, "mix_with": mix_with}
     method = a_method(**options)
-    client, batch = a_lesson(method)
+    client, batch = a_batch(method)
     with torch.no_grad():
         part = by_hand(client, batch, method.params, [0, 1, 2, 3])
         mix = (part["samples"] + part["prototypes"]) / 2 if mix_with == "both" else part[mix_with]
@@ -197,43 +133,10 @@ def test_the_loss_is_equation_13(mix_with: str) -> None:
 def test_a_class_without_a_prototype_takes_no_part() -> None:
     """The loss does not depend on the prototype of a class that nobody has, and classes that are known take turns."""
     method = a_method()
-    client, batch = a_lesson(method, known=(True, True, False, True, False))
+    client, batch = a_batch(method, known=(True, True, False, True, False))
     before = method.cross_loss(client, batch)
     client.memory["prototypes"][[2, 4]] = float("inf")
     mixed = a_method(use_apcl=False).cross_loss(client, batch)  # class 2 is known to no one, yet batch has one
     assert torch.isfinite(mixed)
     client.memory["prototypes"][[2, 4]] = 1e6
     torch.testing.assert_close(method.cross_loss(client, batch), before)
-
-
-def test_pgct_is_held_to_the_local_view_alone() -> None:
-    method = a_method(methods.get("pgct"))
-    received = Payload(prototypes=torch.ones(5, 2), present=torch.tensor([1, 0, 1, 0, 0]) > 0)
-    guides = method.guides(received)
-    assert torch.equal(guides["prototypes"], received["prototypes"])
-    assert torch.equal(guides["known"], received["present"])
-
-
-def test_each_exchange_sees_the_data_in_a_new_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    method = a_method(FedExg, exchanges=2)
-    client = a_client(method)
-    client.phase = "cross_train"
-    firsts = []
-    monkeypatch.setattr(client, "fit", lambda loss, *, epochs, first, phase: firsts.append((epochs, first)))
-    for number in (0, 1, 2):
-        weights = {f"weights/{n}": t for n, t in client.model.state_dict().items()}
-        method.cross_train(client, Payload(weights, scalars={"exchange": number}))
-    assert firsts == [(1, 0), (1, 1), (1, 2)]
-    method.cross_train(client, None)  # no model came: it keeps its own and does nothing
-    assert len(firsts) == 3
-
-
-def test_heterogeneous_clients_are_refused() -> None:
-    cards = tuple(ClientInfo(f"c{k}", model, 10, 10, "global") for k, model in enumerate(("mlp", MODEL)))
-    task = replace(a_task(), clients=cards)
-    with pytest.raises(UsageError, match="fedct exchanges weights, so all clients need one architecture"):
-        FedCT(FedCT.Params(), task)
-
-
-def test_the_temperature_has_two_names() -> None:
-    assert FedCT.Params(tau2=0.05) == FedCT.Params(prototype_temperature=0.05)

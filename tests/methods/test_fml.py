@@ -1,4 +1,4 @@
-"""FML: two models that teach each other, of which the small one is shared."""
+"""FML: mutual distillation with a small shared model."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from fedchoir.utils.errors import UsageError
 Make = Callable[..., FederationHarness]
 
 
-def test_memes_start_alike_whatever_they_stand_beside(harness: Make) -> None:
+def test_memes_have_equal_initial_weights(harness: Make) -> None:
     memes = [c.modules["meme"].state_dict() for c in harness("fml").clients]
     assert equal(memes[1:], memes[:-1])
 
 
-def test_the_shared_model_is_averaged_and_handed_out(harness: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memes_are_averaged_and_sent_back(harness: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     s = harness("fml", meme="resnet10@2")  # with buffers
     (event,) = s.run_rounds()
     memes = [c.modules["meme"].state_dict() for c in s.clients]

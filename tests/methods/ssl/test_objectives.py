@@ -1,4 +1,4 @@
-"""Objectives against their papers' formulas, BYOL's target, and two views without labels."""
+"""BYOL, SimSiam and SimCLR against their equations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from lightly.utils.scheduler import cosine_schedule
-from tests.ssl.lone_client import alone
+from tests.methods.ssl.one_client import one_client
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fedchoir.core.training import Batch
@@ -28,7 +28,7 @@ def unit(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_byol_is_the_squared_distance_of_unit_vectors_in_both_orders() -> None:
-    method, client = alone()
+    method, client = one_client()
     batch = views(client)
     loss = method.local_loss(client, batch)
     parts = client.modules
@@ -45,8 +45,8 @@ def test_byol_is_the_squared_distance_of_unit_vectors_in_both_orders() -> None:
     torch.testing.assert_close(loss, expected.mean())
 
 
-def test_no_gradient_reaches_the_target_and_the_optimiser_does_not_know_it() -> None:
-    method, client = alone()
+def test_no_gradient_step_lengthes_the_target_and_the_optimiser_does_not_know_it() -> None:
+    method, client = one_client()
     method.local_loss(client, views(client)).backward()
     target = list(client.modules["target"].parameters())
     assert target
@@ -58,7 +58,7 @@ def test_no_gradient_reaches_the_target_and_the_optimiser_does_not_know_it() -> 
 
 def test_the_target_starts_as_the_online_network_and_follows_every_step() -> None:
     """The exponential mean, written out: one number of the target per step of the optimiser."""
-    method, client = alone(target_momentum=0.9, target_schedule="constant")
+    method, client = one_client(target_momentum=0.9, target_schedule="constant")
     slow = next(client.modules["target"].parameters())
     fast = online_parameters(client)[0]
     assert torch.equal(slow, fast)
@@ -84,7 +84,7 @@ def test_the_momentum_schedule_is_lightlys() -> None:
     ours = []
     for _ in range(12):
         ours.append(target.momentum(0.9, 10).item())
-        target.follow([*model.trunk.parameters(), *model.neck.parameters()], 0.9, 10)
+        target.update([*model.trunk.parameters(), *model.neck.parameters()], 0.9, 10)
     theirs = [cosine_schedule(min(step, 9), 10, 0.9, 1.0) for step in range(12)]
     assert ours == pytest.approx(theirs, abs=1e-6)
 
@@ -97,11 +97,11 @@ def test_following_needs_no_value_on_the_host() -> None:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with mode:
         target._apply(lambda t: mode.from_tensor(t))
-        target.follow([mode.from_tensor(p) for p in online], 0.9, 10)
+        target.update([mode.from_tensor(p) for p in online], 0.9, 10)
 
 
 def test_simsiam_meets_the_other_view_held_fixed() -> None:
-    method, client = alone(objective="simsiam")
+    method, client = one_client(objective="simsiam")
     batch = views(client)
     z1, z2 = (torch.randn(6, 8, generator=torch.Generator().manual_seed(s)).requires_grad_() for s in (1, 2))
     loss = method.objective.loss(client, batch, z1, z2)
@@ -113,7 +113,7 @@ def test_simsiam_meets_the_other_view_held_fixed() -> None:
 
 
 def test_simclr_has_a_projector_alone_and_rewards_agreement() -> None:
-    method, client = alone(objective="simclr")
+    method, client = one_client(objective="simclr")
     assert set(client.modules) == {"calibration", "projector"}
     z = 3 * torch.eye(6, 8)
     together = method.objective.loss(client, views(client), z, z)
@@ -121,14 +121,14 @@ def test_simclr_has_a_projector_alone_and_rewards_agreement() -> None:
 
 
 def test_a_linear_projector_leaves_the_calibrated_features_as_they_are() -> None:
-    _, client = alone(projector="linear")
+    _, client = one_client(projector="linear")
     z = torch.randn(6, 8)
     assert torch.equal(client.modules["projector"](z), z)
 
 
 @pytest.mark.parametrize("objective", ["byol", "simsiam", "simclr"])
 def test_a_few_epochs_lower_the_loss(objective: str) -> None:
-    method, client = alone(objective=objective, local_epochs=12, local_lr=0.05, knn=0)
+    method, client = one_client(objective=objective, local_epochs=12, local_lr=0.05, knn=0)
     method.params = method.params.model_copy(update={"local_epochs": 1})
     method.local_update(client)
     before = client.report()["local_loss"]
@@ -138,39 +138,9 @@ def test_a_few_epochs_lower_the_loss(objective: str) -> None:
     assert client.report()["local_loss"] < before
 
 
-def test_two_views_are_two_draws_and_the_first_is_the_one_of_a_single_view() -> None:
-    _, client = alone()
-    single = list(client.private_view.batches(range(1), {}))
-    double = list(client.private_view.batches(range(1), {}, views=2))
-    again = list(client.private_view.batches(range(1), {}, views=2))
-    for one, two, same in zip(single, double, again, strict=True):
-        assert torch.equal(one.images, two.images)
-        assert not torch.equal(two.images, two["view2"])
-        assert torch.equal(two["view2"], same["view2"])
-
-
-def test_labels_are_not_used_in_training() -> None:
-    """Shuffled labels: not one weight changes, online or target."""
-    states = []
-    for shuffle in (False, True):
-        method, client = alone("fedfoa", pretrain_epochs=1)
-        if shuffle:
-            client.private.labels.copy_(client.private.labels.flip(0).roll(1))
-        method.pretrain(client)
-        method.local_update(client)
-        states.append(client.state())
-    assert states[0].keys() == states[1].keys()
-    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
-
-
 def test_without_lightly_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [n for n in sys.modules if n.partition(".")[0] == "lightly"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "lightly", None)
     with pytest.raises(UsageError, match=r"^self-supervised methods need lightly: pip install 'fedchoir\[ssl\]'$"):
-        alone()
-
-
-def test_two_equal_views_are_refused() -> None:
-    with pytest.raises(UsageError, match="private_augment = 'none' gives two equal views"):
-        alone(private_augment="none")
+        one_client()

@@ -1,4 +1,4 @@
-"""The linear probe against scikit-learn, nearest neighbours against a loop."""
+"""The linear probe and nearest neighbours."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
-from tests.ssl.lone_client import alone
+from tests.methods.ssl.one_client import one_client
 
 from fedchoir.methods.ssl.probe import LinearProbe, fit_probe, knn_accuracy
 
@@ -21,7 +21,7 @@ def clouds(count: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def test_the_probe_is_as_good_as_logistic_regression(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, client = alone(count=300)
+    _, client = one_client(count=300)
     (train, labels), (test, wanted) = clouds(300), clouds(300, seed=1)
     client.private.labels.copy_(labels)
     monkeypatch.setattr(client, "predict_private", lambda output: train)
@@ -33,7 +33,7 @@ def test_the_probe_is_as_good_as_logistic_regression(monkeypatch: pytest.MonkeyP
 
 
 def test_the_probe_leaves_the_client_as_it_was() -> None:
-    method, client = alone()
+    method, client = one_client()
     before = {name: t.clone() for name, t in client.state().items()}
     method.evaluate(client, [client.private])
     assert all(torch.equal(before[name], t) for name, t in client.state().items())
