@@ -17,6 +17,7 @@ from fedchoir.core.settings import Settings
 from fedchoir.core.training import Batch
 from fedchoir.methods.fccl_plus import FCCLPlus
 from fedchoir.methods.fedavg import FedAvg
+from fedchoir.privacy.noise import SecureRandom
 from fedchoir.utils.errors import UsageError
 
 NOISY = {"dp_noise": 1.0, "dp_clip": 1.0}
@@ -44,15 +45,14 @@ def test_steps_are_those_of_pretraining_and_of_every_round() -> None:
     assert private_steps(params, 0, 33, 0) == 0
 
 
-@pytest.mark.parametrize("rounds", [1, 2, 5])
-def test_affordable_rounds_are_the_most_within_the_budget(rounds: int) -> None:
+def test_affordable_rounds_are_the_most_within_the_budget() -> None:
     params = Settings(dp_noise=1.0, local_batch=16, local_epochs=1)
-    costs = [max(spent(params, [48, 100], r)) for r in (rounds, rounds + 1)]
+    costs = [max(spent(params, [48, 100], r)) for r in (2, 3)]
     limited = params.model_copy(update={"dp_epsilon": sum(costs) / 2})
-    assert affordable_rounds(limited, [48, 100], 40) == rounds
+    assert affordable_rounds(limited, [48, 100], 6) == 2
     assert affordable_rounds(limited, [48, 100], 1) == 1
-    assert affordable_rounds(params, [48, 100], 40) == 40  # no budget, no limit
-    assert affordable_rounds(params.model_copy(update={"dp_epsilon": 0.001}), [48], 40) == 0
+    assert affordable_rounds(params, [48, 100], 6) == 6  # no budget, no limit
+    assert affordable_rounds(params.model_copy(update={"dp_epsilon": 0.001}), [48], 6) == 0
 
 
 # -- which methods -----------------------------------------------------------------------------------------------------
@@ -155,17 +155,26 @@ def test_the_noise_has_the_right_size(small: Callable[..., Experiment]) -> None:
     assert float((weights(client) - before).std()) == pytest.approx(3.0 * 0.5 / 24, rel=0.05)
 
 
-def test_the_noise_depends_on_the_sites_secret(small: Callable[..., Experiment]) -> None:
-    """Two sites that differ only in their secret end with different models; one secret gives one model."""
+def test_a_real_site_never_repeats_its_noise(small: Callable[..., Experiment]) -> None:
+    """A simulation repeats its noise, a real site does not, even in the same round of a run with the same seed."""
 
-    def trained(secret: str) -> torch.Tensor:
+    def trained(real: bool) -> torch.Tensor:
         method, client = solo_client(small, "mlp", **NOISY, local_epochs=1)
-        client.secret = secret
+        client.secure_random = SecureRandom() if real else None
         method.local_update(client)
         return weights(client)
 
-    assert torch.equal(trained("a"), trained("a"))
-    assert not torch.equal(trained("a"), trained("b"))
+    assert torch.equal(trained(real=False), trained(real=False))
+    assert not torch.equal(trained(real=True), trained(real=True))
+
+
+def test_the_noise_of_a_real_site_has_the_declared_size(small: Callable[..., Experiment]) -> None:
+    method, client = solo_client(small, "mlp", **PLAIN_SGD, dp_noise=3.0, dp_clip=0.5)
+    client.secure_random = SecureRandom()
+    empty = Batch(torch.zeros(0, 3, 16, 16), torch.zeros(0, dtype=torch.int64))
+    before = weights(client)
+    client.trainer.train(client, local_optimizer(client), method.supervised_loss, [empty])
+    assert float((weights(client) - before).std()) == pytest.approx(3.0 * 0.5 / 24, rel=0.05)
 
 
 def test_steps_on_public_samples_have_no_noise(small: Callable[..., Experiment]) -> None:

@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests.deploy.in_process import RUN, InProcessTransport, run_on_sites
 from tests.helpers import events
 
-from fedchoir import Experiment
+from fedchoir import Experiment, Settings
+from fedchoir.core.private_training import spent
 from fedchoir.deploy import client_worker
 from fedchoir.deploy.client_worker import ClientWorker
 from fedchoir.engines.messages import Envelope, MessageError
+from fedchoir.payload import Payload
 from fedchoir.utils.errors import QuorumError
 
 
@@ -42,7 +45,6 @@ def test_only_the_states_that_the_server_may_ask_for_are_stored(
 
     result, transport = run_on_sites(small("fccl+", settings={"sync": "epoch"}), tmp_path / "sites", change=log)
     folder = tmp_path / "sites" / result.clients[0]["name"]
-    assert (folder / "secret").stat().st_mode & 0o777 == 0o600
     last = [header for header in transport.sent if header["client"] == 0][-1]
     serials = {last["serial"], last["base"], *last["keep"]} - {0}
     assert {path.name for path in (folder / RUN).iterdir()} == {f"state-{n:08d}.safetensors" for n in serials}
@@ -136,3 +138,75 @@ def test_a_lost_work_folder_is_named(small: Callable[..., Experiment], tmp_path:
 
     error = fails_with(lose, small("fedmd", rounds=2, settings={"sync": "epoch"}), tmp_path / "sites")
     assert "has no state after message 1 of this run: was its --work folder lost?" in error
+
+
+# -- differential privacy ----------------------------------------------------------------------------------------------
+
+NOISY = {"dp_noise": 1.0, "local_batch": 16, "local_epochs": 1, "sync": "epoch"}
+
+
+def sent_payloads(transport: InProcessTransport) -> list[bytes]:
+    """Every payload that site 0 sent, in order."""
+    sent: list[bytes] = []
+    handle = transport.workers[0].handle
+
+    def spy(text: str, blobs: list[bytes]) -> Envelope:
+        reply = handle(text, blobs)
+        sent.extend(reply.blobs)
+        return reply
+
+    transport.workers[0].handle = spy  # type: ignore[method-assign]
+    return sent
+
+
+def test_two_runs_of_one_seed_have_different_noise(small: Callable[..., Experiment], tmp_path: Path) -> None:
+    """The difference of two runs must not reveal what their data differ in, so noise never repeats."""
+    sent: list[list[bytes]] = []
+    for name in ("one", "two"):
+        experiment = small("fedavg", name, rounds=2, models=("mlp",), settings=NOISY)
+        run_on_sites(experiment, tmp_path / name, change=lambda transport: sent.append(sent_payloads(transport)))
+    assert len(sent[0]) == len(sent[1]) == 2
+    for one, two in zip(*sent, strict=True):
+        first, second = (Payload.from_bytes(raw) for raw in (one, two))
+        assert all(not torch.equal(first[name], second[name]) for name in first)
+
+
+def test_a_message_that_comes_twice_gets_the_stored_reply(small: Callable[..., Experiment], tmp_path: Path) -> None:
+    replies: list[tuple[bytes, bytes]] = []
+
+    def twice(transport: InProcessTransport) -> None:
+        handle = transport.workers[0].handle
+
+        def ask_twice(text: str, blobs: list[bytes]) -> Envelope:
+            first, second = handle(text, blobs), handle(text, blobs)
+            replies.extend(zip(first.blobs, second.blobs, strict=True))
+            return second
+
+        transport.workers[0].handle = ask_twice  # type: ignore[method-assign]
+
+    experiment = small("fedavg", rounds=2, models=("mlp",), settings=NOISY)
+    result, transport = run_on_sites(experiment, tmp_path / "sites", change=twice)
+    assert replies
+    assert all(first == second for first, second in replies)
+    budget = tmp_path / "sites" / result.clients[0]["name"] / "privacy-budget.jsonl"
+    assert len(budget.read_text().splitlines()) == 2  # paid once per round
+    assert transport.workers[0].folder == budget.parent
+
+
+def test_a_site_stops_at_its_own_budget(small: Callable[..., Experiment], tmp_path: Path) -> None:
+    """The server asks for three rounds; site 0 takes part until its ε is used up, and remembers it in the next run."""
+    experiment = small("fedavg", rounds=3, models=("mlp",), settings=NOISY)
+    probe = Settings(**NOISY)
+    limit = spent(probe, [48], 1)[0] * 1.05
+
+    def limited(transport: InProcessTransport) -> None:
+        transport.workers[0].epsilon = limit
+
+    _, transport = run_on_sites(experiment, tmp_path / "sites", change=limited)
+    name = transport.workers[0].site.name
+    reasons = [out for event in events(experiment) for out in event["left_out"]]
+    assert {out["client"] for out in reasons} == {name}
+    assert all("this site's budget is" in out["why"] for out in reasons)
+    again = small("fedavg", "again", rounds=1, seed=1, models=("mlp",), settings=NOISY)
+    with pytest.raises(QuorumError):  # another server, the same site: nothing is left
+        run_on_sites(again.model_copy(update={"quorum": 1.0}), tmp_path / "sites", change=limited)

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from fedchoir.models import build
-from fedchoir.privacy.dp import epsilon, without_batchnorm
+from fedchoir.privacy.dp import check_per_sample_gradients, epsilon, without_batchnorm
+from fedchoir.utils.errors import UsageError
 
 
 def test_one_full_gaussian_release_against_the_exact_formula() -> None:
@@ -53,3 +54,18 @@ def test_batchnorm_is_replaced_and_samples_no_longer_mix(name: str) -> None:
     model.train()
     assert model(images[:1]).shape == (1, 4)
     torch.testing.assert_close(model(images)[:2], model(images[:2]), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "right"), [("resnet10@4", True), ("simple_cnn@4", True), ("timm:convnext_atto", False)]
+)
+def test_wrong_per_sample_gradients_are_refused(name: str, right: bool) -> None:
+    model = build(name, 4, image_size=32)
+    without_batchnorm(model)
+    model.to(memory_format=torch.contiguous_format)
+    images = torch.randn(2, 3, 32, 32)
+    if right:
+        check_per_sample_gradients(model, images)
+        return
+    with pytest.raises(UsageError, match=r"the per-sample gradients of .* are wrong"):
+        check_per_sample_gradients(model, images)

@@ -96,6 +96,12 @@ def node(
         Path | None,
         typer.Option(help="Folder with the other sites' .pub files: their keys in secure sums are verified."),
     ] = None,
+    max_epsilon: Annotated[
+        float | None,
+        typer.Option(
+            min=0, help="This site's privacy budget over all runs and servers: refuse replies beyond this ε."
+        ),
+    ] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="No TLS and no key: only for tests on one machine.")
     ] = False,
@@ -116,7 +122,7 @@ def node(
     )  # fmt: skip
     options = NodeOptions(
         server, ca=ca, key=key, insecure=insecure, limit=int(max_message_mb * 2**20),
-        secure="strict" if secure is NodeSecure.strict else secure is not None, peers=peers,
+        secure="strict" if secure is NodeSecure.strict else secure is not None, peers=peers, epsilon=max_epsilon,
     )  # fmt: skip
     Node(site, options, print_plain).run()
 

@@ -28,12 +28,12 @@ Source = Tensor | Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class PrivateBatches:
-    """Private samples in augmented batches. ``secret_generator`` samples batches under differential privacy."""
+    """Private samples in augmented batches. Under differential privacy ``poisson_sample`` draws them."""
 
     data: ImageSet
     settings: Settings
     generator: GeneratorFor
-    secret_generator: GeneratorFor
+    poisson_sample: Callable[[float, int, int], Tensor]
 
     def batches(
         self, epochs: range, sources: Mapping[str, Source], views: int = 1, recolor: Recolor | None = None
@@ -46,8 +46,7 @@ class PrivateBatches:
             for number, start in enumerate(range(0, n, size)):
                 index = order[start : start + size]
                 if self.settings.dp_noise:  # Poisson sampling
-                    chances = torch.rand(n, generator=self.secret_generator("sample", epoch, number))
-                    index = (chances < size / n).nonzero().flatten().to(device)
+                    index = self.poisson_sample(size / n, epoch, number).to(device)
                 elif len(index) < 2 and n > 1:
                     continue  # BatchNorm cannot normalise a single image
                 images = self._images(index, epoch, number) if normalised is None else normalised[index]

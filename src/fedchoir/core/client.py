@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,9 @@ from fedchoir.data.image.color_transforms import Recolor
 from fedchoir.data.image.image_set import ImageSet
 from fedchoir.models import VisionModel
 from fedchoir.utils.rng import generator
+
+if TYPE_CHECKING:
+    from fedchoir.privacy.noise import SecureRandom  # needs the extra privacy
 
 
 class Client(ClientModel):
@@ -62,7 +66,7 @@ class Client(ClientModel):
         self.round_was_read = False
         self.phase = ""
         self.hostile = False  # a simulated attacker
-        self.secret = ""  # known to the site alone, if it is a real one
+        self.secure_random: SecureRandom | None = None  # at a real site: draws for DP come from the operating system
         self.memory = Memory()
         self.optimizers: dict[str, Optimizer] = {}
         self._losses: dict[str, list[Tensor]] = {}
@@ -191,7 +195,7 @@ class Client(ClientModel):
     @property
     def private_batches(self) -> PrivateBatches:
         """The private samples in batches, as of this round and phase."""
-        return PrivateBatches(self.private, self.settings, self.generator, self.secret_generator)
+        return PrivateBatches(self.private, self.settings, self.generator, self._poisson_sample)
 
     def steps_per_epoch(self) -> int:
         """Optimiser steps in one epoch over the private data."""
@@ -214,13 +218,20 @@ class Client(ClientModel):
         classes = torch.arange(self.model.num_classes, device=self.device)
         return (self.private.labels.unsqueeze(1) == classes).sum(dim=0)
 
+    def _poisson_sample(self, rate: float, epoch: int, number: int) -> Tensor:
+        """Indices of a batch under differential privacy: each sample is in it with probability ``rate``."""
+        if self.secure_random is not None:
+            return self.secure_random.poisson_sample(len(self.private), rate)
+        chances = torch.rand(len(self.private), generator=self.secret_generator("sample", epoch, number))
+        return (chances < rate).nonzero().flatten()
+
     def generator(self, *labels: int | str) -> torch.Generator:
         """The generator for a purpose in this round and phase."""
         return generator(self.seed, "client", self.index, self.round, self.phase, *labels)
 
     def secret_generator(self, *labels: int | str) -> torch.Generator:
-        """A generator for differential privacy; at a real site it also depends on the site's secret."""
-        return self.generator("secret", self.secret, *labels)
+        """A generator that simulates the secret draws of differential privacy. Real sites have `secure_random`."""
+        return self.generator("secret", "", *labels)
 
     # -- teachers: global, previous and pretrained models ----------------------------------------------------------
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,18 +19,30 @@ from torch.optim import Optimizer
 
 from fedchoir.core.settings import Settings
 from fedchoir.core.training import Batch, EagerTrainer, Loss, new_optimizer
-from fedchoir.privacy.dp import epsilon
+from fedchoir.privacy.dp import check_per_sample_gradients, epsilon
 
 if TYPE_CHECKING:
     from fedchoir.core.client import Client
+
+
+_checked: set[tuple[object, ...]] = set()  # architectures whose per-sample gradients are right
 
 
 class PrivateTrainer(EagerTrainer):
     """Ordinary steps on public samples, DP-SGD steps on private ones."""
 
     def __init__(self, client: Client) -> None:
+        self.private_steps = 0  # noisy steps so far
         # Opacus computes wrong gradients of convolutions for tensors in channels-last layout.
         client.model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+        architecture = tuple(
+            (name, type(m), *map(tuple, map(torch.Tensor.size, m.parameters(False))))
+            for name, m in client.model.named_modules()
+        )
+        if architecture not in _checked:
+            images, _ = next(client.private_chunks(2))
+            check_per_sample_gradients(client.model, images.contiguous())
+            _checked.add(architecture)
 
     def optimizer(
         self, client: Client, name: str, algorithm: str, *, lr: float, weight_decay: float, momentum: float
@@ -39,14 +52,18 @@ class PrivateTrainer(EagerTrainer):
             return plain
         from opacus.optimizers import DPOptimizer
 
+        class NoisyOptimizer(DPOptimizer):
+            def add_noise(self) -> None:
+                for p in self.params:
+                    p.grad = (p.summed_grad + noise(p.shape).to(p)).view_as(p)
+
         s = client.settings
-        noisy: Optimizer = DPOptimizer(
+        noise = noise_source(client, std=s.dp_noise * s.dp_clip)
+        noisy: Optimizer = NoisyOptimizer(
             plain,
             noise_multiplier=s.dp_noise,
             max_grad_norm=s.dp_clip,
             expected_batch_size=min(s.local_batch, len(client.private)),
-            # A phase may call `Client.train` several times: no two calls may share their noise.
-            generator=client.secret_generator("noise", client.trainings),
         )
         return noisy
 
@@ -66,6 +83,7 @@ class PrivateTrainer(EagerTrainer):
                     total += self._gradients(client, loss, batch)
                 optimizer.step()
                 count += 1
+            self.private_steps += count
             return total / max(count, 1)
         finally:
             for p in client.model.parameters():
@@ -81,6 +99,15 @@ class PrivateTrainer(EagerTrainer):
         value = loss(client, replace(batch, images=batch.images.contiguous()))
         value.backward()
         return value.detach()
+
+
+def noise_source(client: Client, std: float) -> Callable[[Sequence[int]], Tensor]:
+    """Gaussian noise on the CPU: from the operating system at a real site, derived from the seed in a simulation."""
+    if client.secure_random is not None:
+        return partial(client.secure_random.normal, std=std)
+    # A phase may call `Client.train` several times: no two calls may share their noise.
+    generator = client.secret_generator("noise", client.trainings)
+    return lambda shape: torch.normal(mean=0.0, std=std, size=tuple(shape), generator=generator)
 
 
 def private_steps(params: Settings, client: int, samples: int, rounds: int) -> int:

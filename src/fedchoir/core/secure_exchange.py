@@ -73,7 +73,9 @@ class SecureExchange:
         participants = [k for k in clients if k in self._key_shares and all(w[k] > 0 for w in weights.values())]
         for k in [k for k in clients if k not in participants]:
             self._leave_out(k, exchange, failures.get(k, "it has no weight in the mean"), stats)
-        self._require_quorum(len(participants), max(MIN_CLIENTS, self._threshold), "sent keys for", exchange, clients, stats)
+        self._require_quorum(
+            len(participants), max(MIN_CLIENTS, self._threshold), "sent keys for", exchange, clients, stats
+        )
         key_shares = {k: self._key_shares.pop(k) for k in participants}
         request = self._request(key_shares, weights)
         masking = dict.fromkeys(participants, request)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
-import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +21,7 @@ from fedchoir.core.batches import PublicView
 from fedchoir.core.client import Client
 from fedchoir.core.eligibility import Secure
 from fedchoir.core.exchange import DeferredReport
+from fedchoir.core.private_training import PrivateTrainer
 from fedchoir.data.scenario import ClientData
 from fedchoir.deploy.engine import Work
 from fedchoir.deploy.site_data import LocalSite, SiteData
@@ -28,10 +29,13 @@ from fedchoir.engines.local.client_factory import new_client
 from fedchoir.engines.messages import MAX_BLOB, Envelope, MessageError, pack_reply, unpack_spec
 from fedchoir.methods.base import Method
 from fedchoir.payload import Payload, load_tensors, save_tensors
+from fedchoir.privacy.budget import PrivacyBudget, Release
+from fedchoir.privacy.noise import SecureRandom
 from fedchoir.privacy.secure_aggregation.client import FolderStore, SecureAggregationClient
 from fedchoir.privacy.secure_aggregation.peer_keys import Identity, UnverifiedPeers
 from fedchoir.utils.devices import pick_device
-from fedchoir.utils.io import atomic_path, private_write
+from fedchoir.utils.errors import UsageError
+from fedchoir.utils.io import atomic_path
 from fedchoir.utils.sizes import readable_bytes
 
 
@@ -44,6 +48,7 @@ class ClientWorker:
     limit: int = MAX_BLOB
     identity: Identity = field(default_factory=UnverifiedPeers)
     secure: Secure = False
+    epsilon: float | None = None  # the site's privacy budget; None: no limit
     log: Callable[[str], None] = lambda line: None
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -66,6 +71,9 @@ class ClientWorker:
         header = request.header
         self.seconds = {"public": 0.0, "local": 0.0, "evaluate": 0.0}
         method, data = self._prepare(header)
+        if method.params.dp_noise and (stored := self._stored_reply(request)):
+            self.log("this message was carried out before: the stored reply is sent again")
+            return stored
         client = self._load_client(method, data, header)
         payloads: list[Payload] = []
         deferred: dict[int, DeferredReport] = {}
@@ -89,6 +97,9 @@ class ClientWorker:
         reply = pack_reply(payloads, deferred, self.seconds, keys)
         if reply.size > self.limit:
             raise MessageError(f"the reply has {reply.size} bytes, and {self.limit} are allowed")
+        if method.params.dp_noise:
+            self._spend(client, header)
+            self._store_reply(request, reply)
         self._save_client(client, header)
         return reply
 
@@ -152,7 +163,8 @@ class ClientWorker:
             view = PublicView(data.public, seed=spec.seed, kind=method.params.public_augment, device=device)
         private = ClientData(self.site.name, data.train, self.site.name)
         client = new_client(method, index, private, view, device=device, precision=self.site.precision)
-        client.secret = self._secret()
+        if method.params.dp_noise:
+            client.secure_random = SecureRandom()
         base = int(header["base"])
         if base:
             path = self._state_path(header, base)
@@ -166,12 +178,46 @@ class ClientWorker:
             client.load(flat)
         return client
 
-    def _secret(self) -> str:
-        """A random value that only this site knows: it seeds the noise of differential privacy."""
-        path = self.folder / "secret"
+    # -- differential privacy --------------------------------------------------------------------------------------
+
+    def _spend(self, client: Client, header: Mapping[str, Any]) -> None:
+        """Record what the reply reveals in the site's privacy budget; refuse the reply if it would exceed it."""
+        s, trainer = client.settings, client.trainer
+        assert isinstance(trainer, PrivateTrainer)
+        if trainer.private_steps == 0:
+            return
+        release = Release(s.dp_noise, min(1.0, s.local_batch / len(client.private)), trainer.private_steps)
+        budget = PrivacyBudget(self.folder / "privacy-budget.jsonl", s.dp_delta, self.epsilon)
+        try:
+            epsilon = budget.spend(release, run=str(header["run"]), round=client.round)
+        except UsageError as error:
+            raise MessageError(str(error)) from None
+        limit = "" if self.epsilon is None else f" of {self.epsilon:g}"
+        self.log(f"round {client.round + 1}: {release.steps} private steps; ε is now {epsilon:.2f}{limit}")
+
+    def _stored_reply(self, request: Envelope) -> Envelope | None:
+        """The reply to the same message, if it was carried out before: fresh noise would reveal more."""
+        path = self._reply_path(request)
         if not path.exists():
-            private_write(path, secrets.token_hex(32))
-        return path.read_text()
+            return None
+        text, *blobs = [t.numpy().tobytes() for _, t in sorted(load_tensors(path).items())]
+        return Envelope(json.loads(text), blobs)
+
+    def _store_reply(self, request: Envelope, reply: Envelope) -> None:
+        content = [reply.text().encode(), *reply.blobs]
+        tensors = {f"{n:06d}": torch.frombuffer(bytearray(raw), dtype=torch.uint8) for n, raw in enumerate(content)}
+        with atomic_path(self._reply_path(request)) as part:
+            save_tensors(part, tensors)
+
+    def _reply_path(self, request: Envelope) -> Path:
+        """Named after the message's content, so that another message of the same number has another reply."""
+        header = request.header
+        content = [header[name] for name in ("plan", "base", "work")] + [header.get("masking")]
+        digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode())
+        for blob in request.blobs:
+            digest.update(hashlib.sha256(blob).digest())
+        serial = int(header["serial"])
+        return self._run_folder(header) / f"reply-{serial:08d}-{digest.hexdigest()[:32]}.safetensors"
 
     def _save_client(self, client: Client, header: Mapping[str, Any]) -> None:
         """Write the state after this message, and delete those that the server cannot ask for any more."""
@@ -186,8 +232,9 @@ class ClientWorker:
                 "is intact"
             ) from None
         wanted = {path, *(self._state_path(header, int(n)) for n in (*header["keep"], header["base"]))}
-        for old in path.parent.glob("state-*"):
-            if old not in wanted:
+        serials = {file.stem.split("-")[1] for file in wanted}
+        for old in (*path.parent.glob("state-*"), *path.parent.glob("reply-*")):
+            if old.stem.split("-")[1] not in serials:
                 old.unlink(missing_ok=True)
 
     def _state_path(self, header: Mapping[str, Any], serial: int) -> Path:

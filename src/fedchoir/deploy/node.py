@@ -54,6 +54,7 @@ class NodeOptions:
     limit: int = MAX_BLOB
     secure: Secure = False
     peers: Path | None = None
+    epsilon: float | None = None
 
     @property
     def identity(self) -> Identity:
@@ -196,7 +197,9 @@ class Node:
         if message.metadata.message_type == SITE_INFO:
             self._log("the server asks for this site's information: sizes, class names, versions")
             return Envelope(site.site_info(Envelope.read(text, blobs, options.limit).header))
-        worker = ClientWorker(site, site.work / "state", options.limit, options.identity, options.secure, self._log)
+        worker = ClientWorker(
+            site, site.work / "state", options.limit, options.identity, options.secure, options.epsilon, self._log
+        )
         return worker.handle(text, blobs)
 
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 from functools import lru_cache
 
+import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from fedchoir.utils.errors import UsageError
 
 
 def without_batchnorm(model: nn.Module) -> None:
@@ -24,6 +29,39 @@ class Copy(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x.clone()
+
+
+def check_per_sample_gradients(model: nn.Module, images: Tensor) -> None:
+    """Raise `UsageError` unless Opacus' per-sample gradients of the model agree with those of single samples.
+
+    For some layers Opacus computes wrong gradients. Clipping would then bound the wrong thing, and ε would be false.
+    """
+    from opacus import GradSampleModule
+
+    copy, images = deepcopy(model).double().train(), images.double().requires_grad_()
+    for module in copy.modules():  # Opacus needs layers in train mode, but dropout would differ between two passes
+        if not any(True for _ in module.parameters()):
+            module.eval()
+    labels = torch.zeros(len(images), dtype=torch.int64, device=images.device)
+    expected = []
+    for k in range(len(images)):
+        copy.zero_grad()
+        cross_entropy(copy(images[k : k + 1]), labels[k : k + 1]).backward()
+        expected.append({name: p.grad for name, p in copy.named_parameters() if p.grad is not None})
+        copy.zero_grad(set_to_none=True)
+    hooked = GradSampleModule(copy, strict=False, loss_reduction="sum")
+    cross_entropy(hooked(images), labels, reduction="sum").backward()
+    for name, p in copy.named_parameters():
+        for k, gradients in enumerate(expected):
+            if name in gradients and not _close(p.grad_sample[k], gradients[name]):  # type: ignore[attr-defined]
+                raise UsageError(
+                    f"dp_noise is not possible with this architecture: the per-sample gradients of {name} are wrong "
+                    "(a limit of Opacus); use another model, such as a ResNet"
+                )
+
+
+def _close(one: Tensor, two: Tensor) -> bool:
+    return bool((one - two).norm() <= 1e-6 * two.norm() + 1e-12)
 
 
 @lru_cache(maxsize=4096)
