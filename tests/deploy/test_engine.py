@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,17 @@ def test_a_client_that_missed_rounds_returns(name: str, small: Callable[..., Exp
     assert history[4]["accuracy"][1] is not None
     rounds = [{item["round"] for item in header["work"]} for header in transport.sent if header["client"] == 1]
     assert rounds[3] == {0, 2, 3}
+
+
+def test_the_result_has_the_sizes_of_a_site_that_joined_late(small: Callable[..., Experiment], tmp_path: Path) -> None:
+    def join_late(transport: InProcessTransport) -> None:
+        def update(clients: tuple[ClientInfo, ...]) -> tuple[ClientInfo, ...]:
+            return (replace(clients[0], train=999), *clients[1:]) if len(transport.sent) > 3 else clients
+
+        transport.update_clients = update  # type: ignore[method-assign]
+
+    result, _ = run_on_sites(small("fedmd", rounds=2), tmp_path / "sites", change=join_late)
+    assert [client["train"] for client in result.clients] == [999, 48, 48]
 
 
 class SilentTransport:

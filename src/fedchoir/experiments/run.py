@@ -98,7 +98,7 @@ def run_on_engine(
     server = Server(
         method, engine, tests, quorum=experiment.quorum, folder=out / "checkpoint", secure=experiment.secure
     )
-    facts = {
+    facts: dict[str, Any] = {
         "method": experiment.method, "profile": experiment.profile, "scenario": experiment.scenario,
         "public": plan.public, "seed": experiment.seed, "settings": plan.params.model_dump(mode="json"),
         "precision": experiment.precision, "fused": experiment.fused,
@@ -110,7 +110,8 @@ def run_on_engine(
         more = {"rounds": spec.rounds, "tests": tests, "clients": [*map(asdict, spec.clients)], "classes": spec.classes}
         atomic_write_json(out / "task.json", {**facts, **more})  # for readers of an unfinished run
         events = _run_rounds(server, plan, resume, observers)
-        result = summarise(spec, tests, events, {**facts, "notes": [*notes, *server.notes], "device": device})
+        facts |= {"notes": [*notes, *server.notes], "device": device}
+        result = summarise(method.spec, tests, events, facts)  # sites may have joined since the start
         atomic_write_json(out / "result.json", result.model_dump(mode="json"))
         return result
 
