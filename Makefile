@@ -46,7 +46,7 @@ docs: $(STAMP)  ## the documentation as a site, in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 results: $(STAMP)  ## the pages docs/results.md and docs/results/ from the runs stored under results/
-	$(BIN)/python -m fedchoir.reporting.results_page results docs
+	$(BIN)/python -m tools.results_pages results docs
 
 benchmark: $(STAMP)
 	$(BIN)/python benchmarks/overhead.py

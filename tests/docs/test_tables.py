@@ -9,8 +9,8 @@ from statistics import mean, stdev
 import numpy as np
 import pytest
 from tests.docs.markdown_tables import Table, tables_of
+from tools.prose_numbers import Numbers, digits, interval
 
-from fedchoir.reporting.prose_numbers import Numbers, digits, interval
 from fedchoir.reporting.store import events_of
 
 ROOT = Path(__file__).parents[2]

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tools.prose_numbers import Numbers, bounds, interval, verdict
 
-from fedchoir.reporting.prose_numbers import Numbers, bounds, interval, verdict
 from fedchoir.reporting.store import read_records, unpack_events
 from fedchoir.utils.errors import UsageError
 

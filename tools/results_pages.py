@@ -1,9 +1,9 @@
 """Write the results pages under ``docs/`` from the store.
 
-    python -m fedchoir.reporting.results_page results docs
+    python -m tools.results_pages results docs
 
 Every file of ``results/pages/`` is the template of one page: ``results.md`` of ``docs/results.md``, and so on. A
-template may use the numbers of the stored runs (see `fedchoir.reporting.prose_numbers`) and ``section("digits")``,
+template may use the numbers of the stored runs (see `tools.prose_numbers`) and ``section("digits")``,
 which inserts the tables of ``results/digits/runs.jsonl`` with the text of ``results/digits/about.toml``.
 """
 
@@ -18,9 +18,9 @@ from textwrap import fill
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
+from tools.prose_numbers import Numbers
 
 from fedchoir.experiments.sweep import read_sweep
-from fedchoir.reporting.prose_numbers import Numbers
 from fedchoir.reporting.run_groups import Row, over_seeds
 from fedchoir.reporting.store import evaluated
 from fedchoir.reporting.tables import as_text

@@ -10,13 +10,13 @@ from statistics import mean, stdev
 
 import pytest
 from tests.docs.markdown_tables import tables_of
+from tools.prose_numbers import Numbers
+from tools.results_pages import curves, main, not_run, pages, read_about, spent
 from typer.main import get_command
 
 from fedchoir.cli.app import app
 from fedchoir.experiments.config import make_plan
 from fedchoir.experiments.sweep import jobs_of, read_sweep
-from fedchoir.reporting.prose_numbers import Numbers
-from fedchoir.reporting.results_page import curves, main, not_run, pages, read_about, spent
 from fedchoir.reporting.store import extra, find_results, read_records, unpack_events
 from fedchoir.utils.errors import UsageError
 
