@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -191,3 +192,14 @@ def test_a_declaration_may_be_computed_from_the_options() -> None:
 def test_a_declaration_cannot_be_changed_by_its_reader() -> None:
     declared_by(Sender(True).share_logits).clear()
     assert declared_by(Sender(True).share_logits) == {"logits": "B C"}
+
+
+@pytest.mark.parametrize(("value", "why"), [(math.nan, "not finite"), (-math.inf, "not finite"), (2e9, "is allowed")])
+def test_numbers_are_finite_and_of_a_plausible_size(value: float, why: str) -> None:
+    with pytest.raises(PayloadError, match=why):
+        check(Payload(x=torch.tensor([0.0, value])), {"x": "N"}, {})
+    with pytest.raises(PayloadError, match=why):
+        check(Payload(scalars={"loss": value}), {"loss": "scalar"}, {})
+    check(Payload(x=torch.tensor([-1e9, 1e9]), n=torch.tensor([10**9])), {"x": "N", "n": "M:int64"}, {})
+    with pytest.raises(PayloadError, match="is allowed"):
+        check(Payload(n=torch.tensor([10**15])), {"n": "M:int64"}, {})

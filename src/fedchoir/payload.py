@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
@@ -20,6 +21,7 @@ from fedchoir.utils.errors import UsageError
 MODEL = "model"  # declares every tensor of the state dict of the architecture that all clients share
 MODULE = "module"  # declares every tensor of the auxiliary module (`Client.modules`) of that name
 SCALAR_BYTES = 8
+LARGEST = 1e9  # magnitude of a number in a payload; its fourth power is still finite in float32
 _DIM = re.compile(r"([A-Za-z]+|\d+)(?:([-+*])(\d+))?")
 F = TypeVar("F", bound=Callable[..., Any])
 Declaration = Mapping[str, str]
@@ -27,7 +29,7 @@ Declaration = Mapping[str, str]
 
 
 class PayloadError(ValueError):
-    """A payload is not what its method declared, or is not finite."""
+    """A payload is not what its method declared, or its numbers are not finite or far too large."""
 
 
 class Payload(Mapping[str, Tensor]):
@@ -152,30 +154,58 @@ def check(
     modules: Mapping[str, Tensor] | None = None,
     finite: bool = True,
 ) -> None:
-    """Raise `PayloadError` unless ``payload`` is exactly what was declared: names, shapes, dtypes, finite numbers.
+    """Raise `PayloadError` unless ``payload`` is exactly what was declared: names, shapes, dtypes,
+    and numbers that are finite and at most `LARGEST`.
 
     >>> check(Payload(logits=torch.zeros(4, 3)), {"logits": "B C"}, {"B": 4, "C": 10})
     Traceback (most recent call last):
         ...
     fedchoir.payload.PayloadError: logits has shape (4, 3), declared as B C = (4, 10)
     """
-    expected = {name: spec for name, spec in declared.items() if spec not in (MODEL, MODULE, "scalar")}
-    for prefix, spec in declared.items():
-        if spec == MODEL and model is None:
-            raise PayloadError(f"{prefix} stands for the shared architecture, but the clients have different ones")
-        if spec == MODEL:
-            expected |= _state_specs(prefix, model or {})
-        if spec == MODULE:
-            start = prefix + "."
-            own = {name.removeprefix(start): t for name, t in (modules or {}).items() if name.startswith(start)}
-            expected |= _state_specs(prefix, own)
+    expected = _tensor_specs(declared, model, modules)
     _same_names("tensor", set(payload), set(expected))
     _same_names("scalar", set(payload.scalars), {n for n, spec in declared.items() if spec == "scalar"})
     known = dict(dims)
     for name, spec in expected.items():
         _check_tensor(name, payload[name], spec, known)
     if finite:
-        _check_finite(payload)
+        _check_values(payload)
+
+
+def zero_payload(
+    declared: Declaration,
+    dims: Mapping[str, int],
+    model: Mapping[str, Tensor] | None = None,
+    modules: Mapping[str, Tensor] | None = None,
+) -> Payload:
+    """A payload of zeros that satisfies its declaration; dimensions that nobody knows have size 1.
+
+    >>> zero_payload({"logits": "B C", "loss": "scalar"}, {"B": 4, "C": 10})
+    Payload(logits=(4, 10), loss=0)
+    """
+    known, tensors = dict(dims), {}
+    for name, spec in _tensor_specs(declared, model, modules).items():
+        shape, _, dtype = spec.partition(":")
+        sizes = [_size(symbol, 1, known) for symbol in shape.split()]
+        tensors[name] = torch.zeros(sizes, dtype=getattr(torch, dtype or "float32"))
+    return Payload(tensors, scalars={name: 0.0 for name, spec in declared.items() if spec == "scalar"})
+
+
+def _tensor_specs(
+    declared: Declaration, model: Mapping[str, Tensor] | None, modules: Mapping[str, Tensor] | None
+) -> dict[str, str]:
+    """The declaration of every single tensor, with those of the model and of auxiliary modules spelled out."""
+    specs = {name: spec for name, spec in declared.items() if spec not in (MODEL, MODULE, "scalar")}
+    for prefix, spec in declared.items():
+        if spec == MODEL and model is None:
+            raise PayloadError(f"{prefix} stands for the shared architecture, but the clients have different ones")
+        if spec == MODEL:
+            specs |= _state_specs(prefix, model or {})
+        if spec == MODULE:
+            start = prefix + "."
+            own = {name.removeprefix(start): t for name, t in (modules or {}).items() if name.startswith(start)}
+            specs |= _state_specs(prefix, own)
+    return specs
 
 
 def _state_specs(prefix: str, state: Mapping[str, Tensor]) -> dict[str, str]:
@@ -224,11 +254,17 @@ def _size(symbol: str, actual: int, known: dict[str, int]) -> int:
     return {"+": value + int(number), "-": value - int(number), "*": value * int(number)}[operator]
 
 
-def _check_finite(payload: Payload) -> None:
+def _check_values(payload: Payload) -> None:
+    """Refuse numbers that are not finite, or so large that one client could ruin every model."""
     for name, t in payload.items():
-        # A finite sum has finite terms and is quick to compute; only a non-finite one needs the full check.
-        if t.is_floating_point() and not bool(t.sum().isfinite()) and not bool(torch.isfinite(t).all()):
-            raise PayloadError(f"{name} is not finite")
+        if t.numel() and t.dtype != torch.bool:
+            _check_value(name, *(float(bound) for bound in torch.aminmax(t)))  # both are NaN if any number is
     for name, value in payload.scalars.items():
-        if value != value or value in (float("inf"), float("-inf")):
-            raise PayloadError(f"{name} is not finite")
+        _check_value(name, value)
+
+
+def _check_value(name: str, *values: float) -> None:
+    if not all(map(math.isfinite, values)):
+        raise PayloadError(f"{name} is not finite")
+    if max(map(abs, values)) > LARGEST:
+        raise PayloadError(f"{name} has a magnitude of {max(map(abs, values)):.3g}, and {LARGEST:g} is allowed")

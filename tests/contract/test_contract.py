@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from tests.conftest import CLASSES, VARIANTS
-from tests.helpers import Stop, StopAfter, assert_same, events, numbers, run_folder
+from tests.helpers import Stop, StopAfter, assert_same, events, numbers, run_folder, states
 
 from fedchoir import Experiment, Result, methods, run
 from fedchoir.core import checkpoint
@@ -145,22 +146,39 @@ def test_the_order_of_the_clients_does_not_matter(
     assert numbers(forwards, only=("accuracy",)) == numbers(backwards, only=("accuracy",))
 
 
+def corrupting(original: Execute, value: float) -> Execute:
+    """Client 1 sends this value in place of every real number."""
+
+    def corrupted(payload: Payload) -> Payload:
+        broken = {n: torch.full_like(t, value) for n, t in payload.items() if t.is_floating_point()}
+        return Payload({**payload, **broken}, scalars=payload.scalars)
+
+    def wrapped(self: LocalEngine, clients: Any, actions: Any, index: int) -> Iterator[Reply]:
+        for reply in original(self, clients, actions, index):
+            yield Reply(1, [corrupted(p) for p in reply.payloads]) if reply.client == 1 else reply
+
+    return wrapped
+
+
+@pytest.mark.parametrize("value", [3.4e38, -1e30, 1e10])
+@pytest.mark.parametrize("name", ["fccl+", "fedavg"])
+def test_one_finite_but_absurd_payload_ruins_no_model(
+    name: str, value: float, small: Callable[..., Experiment], execute: Callable[..., None]
+) -> None:
+    execute(partial(corrupting, value=value))
+    experiment = small(name, rounds=2)
+    result = run(experiment)
+    assert {out["client"] for out in events(experiment)[0]["left_out"]} == {result.clients[1]["name"]}
+    assert "is allowed" in events(experiment)[0]["left_out"][0]["why"]
+    for state in states(experiment).values():
+        assert all(bool(t.isfinite().all()) for t in state.values())
+
+
 @pytest.mark.parametrize("name", EXCHANGING)
 def test_a_client_that_sends_nonsense_is_left_out_and_named(
     name: str, small: Callable[..., Experiment], execute: Callable[..., None]
 ) -> None:
-    def corrupted(payload: Payload) -> Payload:
-        broken = {n: t * float("nan") for n, t in payload.items() if t.is_floating_point()}
-        return Payload({**payload, **broken}, scalars=payload.scalars)
-
-    def corrupting(original: Execute) -> Execute:
-        def wrapped(self: LocalEngine, clients: Any, actions: Any, index: int) -> Iterator[Reply]:
-            for reply in original(self, clients, actions, index):
-                yield Reply(1, [corrupted(p) for p in reply.payloads]) if reply.client == 1 else reply
-
-        return wrapped
-
-    execute(corrupting)
+    execute(partial(corrupting, value=math.nan))
     experiment = small(name, rounds=1)
     result = run(experiment)
     left_out = events(experiment)[0]["left_out"]
