@@ -23,7 +23,10 @@ RUN = 7
 
 
 def info(name: str) -> dict[str, Any]:
-    return {"name": name, "model": "mlp", "train": 48, "test": 32}
+    return {
+        "name": name, "model": "mlp", "train": 48, "test": 32, "classes": ["cat", "dog"], "public": None,
+        "versions": {"torch": "2.11.0"}, "free": 2**30,
+    }  # fmt: skip
 
 
 class FakeGrid:
@@ -64,7 +67,7 @@ def task_identity(monkeypatch: pytest.MonkeyPatch) -> None:
 def make(grid: FakeGrid, **changes: Any) -> GridTransport:
     values: dict[str, Any] = {
         "nodes": {1: "a", 2: "b"}, "names": ("a", "b"), "site_info_request": {"method": "fedmd"}, "deadline": 0.1,
-        "limit": 1000, **changes,
+        "limit": 10**6, **changes,
     }  # fmt: skip
     return GridTransport(grid, **values)  # type: ignore[arg-type]
 
@@ -77,7 +80,7 @@ def test_connected_sites_are_asked_once() -> None:
     assert [message.metadata.message_type for message in grid.pushed] == [SITE_INFO]
     grid.nodes.add(2)
     assert transport.register_sites() == ["a", "b"]
-    assert transport.site_info["b"] == info("b")
+    assert transport.site_info["b"].model_dump() == info("b")
     grid.nodes.remove(1)
     assert transport.register_sites() == ["b"]
 
@@ -94,6 +97,28 @@ def test_a_site_may_not_use_the_name_of_another() -> None:
     transport = make(grid)
     assert transport.register_sites() == []
     assert transport.refused == {1: "a: gives its name as 'b', but its key is that of 'a'"}
+
+
+HOSTILE_INFO: dict[str, dict[str, Any]] = {
+    "missing": {"train": ...}, "text": {"train": "many"}, "float": {"train": 48.5}, "negative": {"train": -1},
+    "huge": {"train": 10**15}, "400 digits": {"train": 10**400}, "boolean": {"test": True}, "none": {"classes": None},
+    "no classes": {"classes": []}, "many classes": {"classes": ["x"] * 20_000}, "escape": {"model": "mlp\x1b[2J"},
+    "newline": {"model": "mlp\nround 3: all fine"}, "long": {"model": "m" * 10_000}, "nested": {"public": {"a": {}}},
+    "digest": {"public": {"digest": "../../etc/passwd", "size": 1}}, "extra": {"admin": True}, "path": {"name": "x/a"},
+    "list": {"name": ["a"]}, "versions": {"versions": {f"v{k}": "1" for k in range(1000)}}, "free": {"free": -5},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", HOSTILE_INFO.values(), ids=list(HOSTILE_INFO))
+def test_hostile_site_information_is_refused_and_logged_in_plain_text(changes: dict[str, Any]) -> None:
+    grid = FakeGrid({1})
+    header = {key: value for key, value in {**info("a"), **changes}.items() if value is not ...}
+    grid.reply = lambda node, message: header
+    transport = make(grid)
+    assert transport.register_sites() == []
+    reason = transport.refused[1]
+    assert reason.isprintable()
+    assert len(reason) < 300
 
 
 def test_a_refused_site_is_asked_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +152,7 @@ def test_late_sites_complete_the_list_of_clients() -> None:
 def test_every_client_gets_a_reply_or_a_reason() -> None:
     grid = FakeGrid({1, 2, 3, 4})
     names = ("a", "b", "c", "d", "e")
-    transport = make(grid, nodes={}, names=names)
+    transport = make(grid, nodes={}, names=names, limit=1000)
     grid.reply = lambda node, message: info(names[node - 1])
     transport.register_sites()
     replies = {1: {"x": 1}, 2: Error(2, "out of memory"), 3: None, 4: {"x": "y" * 2000}}

@@ -104,11 +104,36 @@ def test_a_reply_arrives() -> None:
         {"payloads": "abc"},
         {"payloads": [], "deferred": {"x": {}}},
         {"payloads": [], "seconds": {"local": "long"}},
+        {"payloads": [], "seconds": {"local": -1.0}},
+        {"payloads": [], "seconds": {"local": 10**400}},
+        {"payloads": [], "seconds": {"local\x1b[31m": 1.0}},
+        {"payloads": [], "deferred": {"0": {"report": {}, "row": []}}},
+        {"payloads": [], "deferred": {"0": {"report": {}, "row": [1e9]}}},
+        {"payloads": [], "deferred": {"0": {"report": {}, "row": [float("nan")]}}},
+        {"payloads": [], "deferred": {"0": {"report": {}, "row": ["100"]}}},
+        {"payloads": [], "deferred": {"0": {"report": {f"loss{k}": 0.5 for k in range(20_000)}, "row": None}}},
+        {"payloads": [], "deferred": {"0": {"report": {"a\nround 9: all fine": 0.5}, "row": None}}},
+        {"payloads": [], "deferred": {"9" * 30: {"report": {}, "row": None}}},
+        {"payloads": [], "deferred": {str(k): {"report": {}, "row": None} for k in range(5000)}},
+        {"payloads": [0] * 200_000},
+        {"payloads": [], "surprise": 1},
+        {"payloads": [], "keys": "none"},
     ],
+    ids=lambda header: str(header)[:40],
 )
 def test_malformed_replies_are_errors_and_not_crashes(header: dict[str, Any]) -> None:
-    with pytest.raises(MessageError):
+    with pytest.raises(MessageError) as refused:
         unpack_reply(Envelope({"deferred": {}, "seconds": {}, **header}))
+    assert str(refused.value).isprintable()
+    assert len(str(refused.value)) < 300
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, "1" * 10_000, '{"a": NaN}', '{"a": -Infinity}', '{"a": 1', "7", "null"]
+)
+def test_headers_that_no_parser_likes_are_errors_and_not_crashes(text: str) -> None:
+    with pytest.raises(MessageError):
+        Envelope.read(text, [])
 
 
 def test_a_blob_that_is_no_payload_is_an_error() -> None:

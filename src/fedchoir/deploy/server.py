@@ -47,7 +47,9 @@ def serve(federation: FederationFile, log: Log, *, resume: bool = False, file: P
             log(f"payloads are hidden by {kind} aggregation, which needs {majority(count)} of {count} sites")
         method = methods.get(plan.experiment.method)(plan.params, spec)
         if public := public_options(plan):
-            public["digest"] = next(iter(transport.site_info.values()))["public"]["digest"]
+            first = next(iter(transport.site_info.values())).public
+            assert first is not None  # every site needs a public set for this method
+            public["digest"] = first.digest
         engine = FlowerEngine(method, transport, run=run_id(plan, resume), public=public)
         notes = [f"sites are tested on their own data only: {', '.join(c.name for c in spec.clients)}"]
         return run_on_engine(
@@ -120,19 +122,19 @@ def register_sites(
         if site.name in transport.site_info:
             info = transport.site_info[site.name]
             clients.append(client_info(info))
-            log(f"{site.name}: {info['model']}, {info['train']} training and {info['test']} test images, "
-                f"{len(info['classes'])} classes, {info['free'] / 2**30:.0f} GiB free")  # fmt: skip
+            log(f"{site.name}: {info.model}, {info.train} training and {info.test} test images, "
+                f"{len(info.classes)} classes, {info.free / 2**30:.0f} GiB free")  # fmt: skip
         else:
             log(f"{site.name} is not connected: it may join later")
             assert site.model is not None
             clients.append(ClientInfo(site.name, site.model, 0, 0, OWN))
     first = transport.site_info[connected[0]]
     return FederationSpec(
-        classes=federation.classes or tuple(first["classes"]),
+        classes=federation.classes or tuple(first.classes),
         clients=tuple(clients),
         rounds=plan.rounds,
         seed=plan.experiment.seed,
-        public_size=first["public"]["size"] if first["public"] else 0,
+        public_size=first.public.size if first.public else 0,
         image_size=plan.params.image_size,
     )
 
@@ -170,26 +172,23 @@ def wait_for_sites(federation: FederationFile, transport: GridTransport, log: Lo
 
 def check_site_info(info: SiteInfo, federation: FederationFile, registered: Mapping[str, SiteInfo]) -> None:
     """Raise `MessageError` unless a site fits the federation and the sites registered before it."""
-    try:
-        (entry,) = (site for site in federation.sites if site.name == info["name"])
-        classes, public, model, train = list(info["classes"]), info["public"], str(info["model"]), int(info["train"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise MessageError(f"its site information is malformed: {error!r}") from None
-    if train < 2:
-        raise MessageError(f"has {train} training images; it needs at least 2")
-    if entry.model is not None and entry.model != model:
-        raise MessageError(f"has the architecture {model}, but the file names {entry.model}")
-    others = {name: other for name, other in registered.items() if name != info["name"]}
+    entry = next(site for site in federation.sites if site.name == info.name)
+    classes = info.classes
+    if info.train < 2:
+        raise MessageError(f"has {info.train} training images; it needs at least 2")
+    if entry.model is not None and entry.model != info.model:
+        raise MessageError(f"has the architecture {info.model}, but the file names {entry.model}")
+    others = {name: other for name, other in registered.items() if name != info.name}
     if federation.classes is not None:
         if unknown := [name for name in classes if name not in federation.classes]:
             raise MessageError(f"has the class {unknown[0]!r}, which the file does not name")
     elif others:
         name, other = next(iter(others.items()))
-        if classes != list(other["classes"]):
-            differ = sorted(set(classes) ^ set(other["classes"])) or ["in order"]
+        if classes != other.classes:
+            differ = sorted(set(classes) ^ set(other.classes)) or ["in order"]
             raise MessageError(f"its class names differ from those of {name}: {', '.join(map(str, differ[:5]))}")
     for name, other in others.items():
-        if public != other["public"]:
+        if info.public != other.public:
             raise MessageError(f"its public set is not that of {name}: other images (sha256), or another number")
 
 

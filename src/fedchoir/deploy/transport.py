@@ -6,24 +6,48 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 from flwr.app import Message
 from flwr.serverapp import Grid
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedchoir.core.federation_spec import ClientInfo
 from fedchoir.deploy.config import OWN
 from fedchoir.deploy.engine import Replies
 from fedchoir.deploy.records import ACTIONS, EXTRA_TTL, SITE_INFO, from_records, to_records
 from fedchoir.deploy.signing import Signer
-from fedchoir.engines.messages import Envelope, MessageError
+from fedchoir.engines.messages import Envelope, MessageError, Name, first_problem
 
 POLL_SECONDS = 0.2  # between two attempts to pull replies
 SITE_INFO_SECONDS = 120.0
 RETRY_SECONDS = 20.0  # before a refused node is asked again: its operator may have fixed the problem
 
-SiteInfo = Mapping[str, Any]
-"""What a site tells about itself: name, model, sizes of its data sets, class names, public set."""
+Count = Annotated[int, Field(ge=0, le=10**9)]
+
+
+class PublicInfo(BaseModel):
+    """A site's copy of the public set."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    digest: str = Field(pattern=r"^[0-9a-f]{16,128}$")
+    size: Count
+
+
+class SiteInfo(BaseModel):
+    """What a site states about itself before a run."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    name: Name
+    model: Name
+    train: Count
+    test: Count
+    classes: list[Name] = Field(min_length=1, max_length=10_000)
+    public: PublicInfo | None
+    versions: dict[Name, Name] = Field(max_length=32)
+    free: Annotated[int, Field(ge=0, le=10**18)]
 
 
 @dataclass
@@ -64,13 +88,16 @@ class GridTransport:
     def _register(self, node: int, reply: Envelope | str) -> None:
         if isinstance(reply, str):
             raise MessageError(reply)
-        name = str(reply.header.get("name"))
-        registered = self.nodes.get(node, name)
-        if name != registered or name not in self.names:
-            raise MessageError(f"gives its name as {name!r}, but its key is that of {registered!r}")
-        self.admit(reply.header)
-        self.site_info[name] = reply.header
-        self._node_ids[name] = node
+        try:
+            info = SiteInfo.model_validate(reply.header)
+        except ValidationError as error:
+            raise MessageError(f"its site information is malformed: {first_problem(error)}") from None
+        registered = self.nodes.get(node, info.name)
+        if info.name != registered or info.name not in self.names:
+            raise MessageError(f"gives its name as {info.name!r}, but its key is that of {registered!r}")
+        self.admit(info)
+        self.site_info[info.name] = info
+        self._node_ids[info.name] = node
 
     def update_clients(self, clients: tuple[ClientInfo, ...]) -> tuple[ClientInfo, ...]:
         """The same clients, with the information of sites that joined late. Asks only if a site is missing."""
@@ -132,4 +159,4 @@ class GridTransport:
 
 
 def client_info(info: SiteInfo) -> ClientInfo:
-    return ClientInfo(info["name"], info["model"], int(info["train"]), int(info["test"]), domain=OWN)
+    return ClientInfo(info.name, info.model, info.train, info.test, domain=OWN)

@@ -11,7 +11,9 @@ import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedchoir.core.actions import Action, Exchange, PublicBatch, Step
 from fedchoir.core.exchange import DeferredReport
@@ -73,12 +75,16 @@ class Envelope:
         if size > limit or len(text) > MAX_HEADER:
             raise MessageError(f"the message has {size + len(text)} bytes, and {limit} are allowed")
         try:
-            header = json.loads(text)
-        except json.JSONDecodeError as error:
+            header = json.loads(text, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError) as error:  # numbers of thousands of digits and deep nesting among them
             raise MessageError(f"the header is not JSON: {error}") from None
         if not isinstance(header, dict):
             raise MessageError("the header is not an object")
         return cls(header, list(blobs))
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def pack_action(envelope: Envelope, action: Action, *clients: int) -> dict[str, Any]:
@@ -146,23 +152,48 @@ def pack_reply(
     return envelope
 
 
+Name = Annotated[str, Field(max_length=64, pattern=r"^[\w .:+/-]*$")]
+"""A name that another site sent: short, and without control characters."""
+
+
+class ReportHeader(BaseModel):
+    """Losses of one round, and accuracies in percent if it was evaluated."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    report: dict[Name, float] = Field(max_length=64)
+    row: list[Annotated[float, Field(ge=0, le=100)]] | None = Field(min_length=1, max_length=1000)
+
+
+class ReplyHeader(BaseModel):
+    """The header of a client's reply."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    payloads: list[int] = Field(max_length=100_000)
+    deferred: dict[Annotated[str, Field(pattern=r"^\d{1,9}$")], ReportHeader] = Field(max_length=1000)
+    seconds: dict[Name, Annotated[float, Field(ge=0, le=1e9)]] = Field(max_length=16)
+    keys: dict[str, Any] = {}
+
+
 def unpack_reply(envelope: Envelope) -> tuple[list[Payload], dict[int, DeferredReport], dict[str, float]]:
     """Payloads, reports and seconds of a client's reply."""
-    header = envelope.header
     try:
-        payloads = [envelope.get(number) for number in header["payloads"]]
-        deferred = {
-            int(index): DeferredReport(
-                {str(k): float(v) for k, v in packed["report"].items()},
-                None if packed["row"] is None else [float(v) for v in packed["row"]],
-            )
-            for index, packed in header["deferred"].items()
-        }
-        return payloads, deferred, {str(k): float(v) for k, v in header["seconds"].items()}
+        header = ReplyHeader.model_validate(envelope.header)
+        payloads = [envelope.get(number) for number in header.payloads]
     except PayloadError as error:
         raise MessageError(str(error)) from None
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise MessageError(f"the reply is malformed: {type(error).__name__}: {error}") from None
+    except ValidationError as error:
+        raise MessageError(f"the reply is malformed: {first_problem(error)}") from None
+    deferred = {int(index): DeferredReport(report.report, report.row) for index, report in header.deferred.items()}
+    return payloads, deferred, header.seconds
+
+
+def first_problem(error: ValidationError) -> str:
+    """What is wrong with a message, without quoting what another site sent."""
+    problem = error.errors(include_input=False, include_url=False)[0]
+    where = ".".join(str(part)[:64] for part in problem["loc"] if not isinstance(part, str) or part.isidentifier())
+    return f"{where}: {problem['msg']}"
 
 
 def pack_spec(spec: FederationSpec) -> dict[str, Any]:
