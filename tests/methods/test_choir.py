@@ -74,7 +74,7 @@ def test_secure_aggregation_cannot_forward_colors(small: Callable[..., Experimen
         run(small("choir", secure=True, settings={"recolor": "exchanged"}))
 
 
-# -- what it computes ---------------------------------------------------------------------------------------------------
+# -- what it computes -------------------------------------------------------------------------------------------------
 
 
 def test_pretraining_recolors_with_the_colors_known_by_then(harness: Make) -> None:

@@ -4,8 +4,6 @@ A draw that leaves a client with too few samples is repaired by moving samples f
 Nothing is drawn again, so it always terminates.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Public sets: unlabeled images that all clients have."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args

@@ -1,7 +1,5 @@
 """The scenarios by name, with the settings of the papers that use them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -129,9 +127,7 @@ _KNOWN = (
         "tiny-imagenet", "Tiny-ImageNet", "cs231n.stanford.edu/tiny-imagenet-200.zip: unpack as tiny-imagenet-200/"
     ),
     _label_skew(
-        "vireofood172",
-        "VireoFood-172",
-        "on request from the authors (Chen and Ngo, 2016): unpack as vireofood172/",
+        "vireofood172", "VireoFood-172", "on request from the authors (Chen and Ngo, 2016): unpack as vireofood172/"
     ),
 )
 

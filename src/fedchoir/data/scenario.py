@@ -1,7 +1,5 @@
 """Scenarios: every client's private samples and the test sets."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path

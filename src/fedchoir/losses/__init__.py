@@ -14,21 +14,9 @@ prototypes, old features) are detached inside. Wrong arguments raise `ValueError
 from fedchoir.losses.contrastive import moon, nt_xent
 from fedchoir.losses.correlation import cross_correlation, decorrelation, fccm
 from fedchoir.losses.distillation import cnd, fntd, kd, pool_predictions, pooled_kl, sce
-from fedchoir.losses.factorization import (
-    feature_correlation,
-    mutual_understanding,
-    procrustes,
-    understanding_gaps,
-)
+from fedchoir.losses.factorization import feature_correlation, mutual_understanding, procrustes, understanding_gaps
 from fedchoir.losses.gaussian import fbm, fia, gaussian
-from fedchoir.losses.prototypes import (
-    apcl,
-    class_prototypes,
-    fuse_prototypes,
-    mfa,
-    mixed_features,
-    prototype_contrast,
-)
+from fedchoir.losses.prototypes import apcl, class_prototypes, fuse_prototypes, mfa, mixed_features, prototype_contrast
 from fedchoir.losses.proximal import ewc, proximal
 from fedchoir.losses.similarity import fisl, frr, instance_similarity
 

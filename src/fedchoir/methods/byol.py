@@ -1,7 +1,5 @@
 """BYOL without an exchange. Grill et al., Bootstrap Your Own Latent, NeurIPS 2020."""
 
-from __future__ import annotations
-
 from fedchoir.core.actions import Round, Script, Step
 from fedchoir.methods.self_supervised import SelfSupervised
 

@@ -1,22 +1,14 @@
 """Choir, this project's own method: FCCL+'s public phase on augmented and recolored images."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedchoir.core.actions import Exchange, Round, Script, Step
-from fedchoir.core.aggregation import gather, mean
-from fedchoir.core.client import Client
-from fedchoir.core.settings import Settings
-from fedchoir.core.teachers import Teacher
-from fedchoir.core.training import Batch
 from fedchoir.data.image.color_transforms import WIDE_COLORS, Recolor, color_statistics, recolor
 from fedchoir.losses import fntd
+from fedchoir.methods.api import Batch, Client, Exchange, Field, Round, Script, Settings, Step, Teacher, gather, mean
 from fedchoir.methods.fccl_public_phase import FCCLPublicParams, FCCLPublicPhase
 from fedchoir.models import VisionModel, build
 from fedchoir.payload import MODULE, Payload, sends, state_payload
@@ -43,25 +35,21 @@ class Choir(FCCLPublicPhase):
 
         x′ = clamp(m + B ε + (W ε′) · z, 0, 1),   ε, ε′ ~ N(0, I₃)
 
-    keeps the shapes and changes the colours; ε′ and −ε′ are equally likely, so half of the images are inverted. With
-    ``wide``, m = ½ and B = W = ¼ I for all images. With ``exchanged`` they are those of a client k drawn for each
-    image: k sends 21 numbers once, the mean colour m_k of its images and roots B_k, W_k of the covariances of colours
-    between and within them, and the server forwards them.
+    keeps the shapes and changes the colours; half of the images are inverted. With ``wide``, m = ½ and B = W = ¼ I.
+    With ``exchanged`` they are those of a client drawn for each image: every client sends the 21 numbers of
+    `color_statistics` once, and the server forwards them.
 
-    **Public phase.** FCCM + ω·FISL (FCCL+ eq. 6) on public images, a share of which is recolored, equally at all
-    clients.
+    **Public phase.** FCCM + ω·FISL (FCCL+ eq. 6) on public images, a share of which is recolored for all clients.
 
     **Local phase.** x is a private image, augmented (``private_augment``); x̃ = x′ for a share ρ of the images, x̃ = x
     for the rest. The loss is CE(z(x̃), y), and with ``use_fntd``
 
         CE(z(x̃), y) + τ² KL(σ_{≠y}(z_T(x) / τ) ‖ σ_{≠y}(z(x̃) / τ))
 
-    with the teacher T, the model at the start of the round, on the original colours, and σ_{≠y} over the wrong classes
-    alone (FedNTD's form, without gradient on the true logit).
+    with the teacher T, the model at the start of the round, on the original colours (FedNTD's form of the loss).
 
     **Shared model.** With ``shared_model`` every client also trains a small model g of one architecture by CE(g(x̃), y),
-    and the server averages it after every round. The prediction is (σ(z(x)) + σ(g(x))) / 2. (FML has such a model, too;
-    there it teaches the client's own model, which predicts alone.)
+    and the server averages it after every round. The prediction is (σ(z(x)) + σ(g(x))) / 2.
     """
 
     name = "choir"

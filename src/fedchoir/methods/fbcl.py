@@ -1,21 +1,14 @@
 """FBCL. Lai et al., Generalizable Heterogeneity-aware Federated Feature and Basic-matrix Consistency Learning,
 AAAI 2026."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from typing import Any, Literal
 
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedchoir.core.actions import PublicBatch, Round, Script, Step
-from fedchoir.core.client import Client
-from fedchoir.core.settings import Settings
-from fedchoir.core.teachers import Teacher
-from fedchoir.core.training import Batch
 from fedchoir.losses import cnd, fbm, fia, frr, gaussian
+from fedchoir.methods.api import Batch, Client, Field, PublicBatch, Round, Script, Settings, Step, Teacher
 from fedchoir.methods.previous_teacher import PreviousTeacher
 from fedchoir.models import VisionModel
 from fedchoir.payload import MODEL, MODULE, Payload, sends, state_payload

@@ -1,21 +1,15 @@
 """FCCL. Huang, Ye and Du, Learn from Others and Be Yourself in Heterogeneous Federated Learning, CVPR 2022."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedchoir.core.actions import PublicBatch, Round, Script, Step
-from fedchoir.core.client import Client
 from fedchoir.core.federation_spec import FederationSpec
-from fedchoir.core.settings import Settings
-from fedchoir.core.teachers import Teacher, frozen_batchnorm_stats
-from fedchoir.core.training import Batch
+from fedchoir.core.teachers import frozen_batchnorm_stats
 from fedchoir.losses import fccm, kd
+from fedchoir.methods.api import Batch, Client, Field, PublicBatch, Round, Script, Settings, Step, Teacher
 from fedchoir.methods.fccl_public_phase import FCCMParams
 from fedchoir.methods.previous_teacher import PreviousTeacher
 from fedchoir.payload import Payload

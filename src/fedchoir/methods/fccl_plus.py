@@ -1,19 +1,13 @@
 """FCCL+. Huang, Ye, Shi and Du, Generalizable Heterogeneous Federated Cross-Correlation and Instance Similarity
 Learning, TPAMI 2023."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
-from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedchoir.core.actions import Script, Step
-from fedchoir.core.client import Client
-from fedchoir.core.teachers import Teacher
-from fedchoir.core.training import Batch
 from fedchoir.losses import ewc, fntd, kd
+from fedchoir.methods.api import Batch, Client, Field, Script, Step, Teacher
 from fedchoir.methods.fccl_public_phase import FCCLPublicParams, FCCLPublicPhase
 from fedchoir.methods.fisher import diagonal_fisher
 

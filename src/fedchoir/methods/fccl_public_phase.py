@@ -1,18 +1,12 @@
 """The public phase of FCCL+ and Choir: FCCM + ω·FISL on exchanged logits and similarities (FCCL+ eq. 6)."""
 
-from __future__ import annotations
-
 from typing import Literal
 
-from pydantic import Field
 from torch import Tensor
 
-from fedchoir.core.actions import PublicBatch, Round, Script
-from fedchoir.core.client import Client
-from fedchoir.core.settings import Settings
-from fedchoir.core.training import Batch
 from fedchoir.data.image.color_transforms import Recolor
 from fedchoir.losses import fccm, fisl, instance_similarity
+from fedchoir.methods.api import Batch, Client, Field, PublicBatch, Round, Script, Settings
 from fedchoir.methods.previous_teacher import PreviousTeacher
 from fedchoir.payload import Payload, sends
 

@@ -1,20 +1,15 @@
 """FedASAM. Caldarola, Caputo and Ciccone, Improving Generalization in Federated Learning by Seeking Flat Minima,
 ECCV 2022."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from fedchoir.core.client import Client
-from fedchoir.core.settings import Settings
 from fedchoir.core.teachers import frozen_batchnorm_stats
-from fedchoir.core.training import Batch
+from fedchoir.methods.api import Batch, Client, Field, Settings
 from fedchoir.methods.fedavg import FedAvg
 
 

@@ -1,12 +1,8 @@
 """FedAvg. McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
-from fedchoir.core.actions import Exchange, Round, Script, Step
-from fedchoir.core.client import Client
-from fedchoir.methods.base import Method
+from fedchoir.methods.api import Client, Exchange, Method, Round, Script, Step
 from fedchoir.payload import Payload
 
 

@@ -1,15 +1,12 @@
 """FedBYOL: BYOL with the online networks averaged every round (the baseline of Zhuang et al., ICLR 2022)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from fedchoir.core.actions import Exchange, Round, Script, Step
-from fedchoir.core.client import Client
+from fedchoir.methods.api import Client, Exchange, Round, Script, Step
 from fedchoir.methods.fedfoa_exchange import BANK
 from fedchoir.methods.self_supervised import SelfSupervised
 from fedchoir.methods.ssl.objectives import Target, online_parameters

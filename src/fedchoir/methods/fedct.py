@@ -1,18 +1,14 @@
 """FedCT. Qi et al., Cross-Training with Multi-View Knowledge Fusion for Heterogenous Federated Learning, 2024."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from fedchoir.core.client import Client
-from fedchoir.core.training import Batch
 from fedchoir.losses import apcl, fuse_prototypes, mfa, mixed_features
+from fedchoir.methods.api import Batch, Client, Field
 from fedchoir.methods.fedexg import Models
 from fedchoir.methods.pgct import PGCT, PGCTParams
 from fedchoir.payload import Payload

@@ -1,18 +1,13 @@
 """FedDC. Gao et al., FedDC: Federated Learning with Non-IID Data via Local Drift Decoupling and Correction,
 CVPR 2022."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
-from fedchoir.core.client import Client
-from fedchoir.core.settings import Settings
-from fedchoir.core.training import Batch
 from fedchoir.losses import proximal
+from fedchoir.methods.api import Batch, Client, Field, Settings
 from fedchoir.methods.fedavg import FedAvg, copy_parameters
 from fedchoir.payload import MODEL, Payload, sends, state_payload
 

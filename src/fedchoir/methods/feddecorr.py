@@ -1,16 +1,11 @@
 """FedDecorr. Shi et al., Towards Understanding and Mitigating Dimensional Collapse in Heterogeneous Federated
 Learning, ICLR 2023."""
 
-from __future__ import annotations
-
-from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedchoir.core.client import Client
-from fedchoir.core.settings import Settings
-from fedchoir.core.training import Batch
 from fedchoir.losses import decorrelation
+from fedchoir.methods.api import Batch, Client, Field, Settings
 from fedchoir.methods.fedavg import FedAvg
 
 

@@ -1,13 +1,9 @@
 """FedDF. Lin et al., Ensemble Distillation for Robust Model Fusion in Federated Learning, NeurIPS 2020."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
-from fedchoir.core.client import Client
-from fedchoir.core.training import Batch
 from fedchoir.losses import kd
-from fedchoir.methods.base import PublicMethod
+from fedchoir.methods.api import Batch, Client, PublicMethod
 
 
 class FedDF(PublicMethod):

@@ -1,12 +1,9 @@
 """FedDF on features: Lin et al.'s ensemble distillation for self-supervised clients."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
-from fedchoir.core.client import Client
-from fedchoir.core.training import Batch
 from fedchoir.losses import kd
+from fedchoir.methods.api import Batch, Client
 from fedchoir.methods.fedmd_ssl import FedMDFeatures
 
 

@@ -1,10 +1,6 @@
 """FedEMA. Zhuang, Wen and Zhang, Divergence-aware Federated Self-Supervised Learning, ICLR 2022."""
 
-from __future__ import annotations
-
-from pydantic import Field
-
-from fedchoir.core.client import Client
+from fedchoir.methods.api import Client, Field
 from fedchoir.methods.fedbyol import FedBYOL, blend, divergence, online
 from fedchoir.methods.self_supervised import SelfSupervisedParams
 from fedchoir.payload import Payload

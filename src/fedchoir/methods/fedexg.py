@@ -1,19 +1,13 @@
 """FedExg. Mao et al., FedExg: Federated Learning with Model Exchange, ISCAS 2020."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
-from pydantic import Field, NonNegativeInt, ValidationError, ValidationInfo, field_validator
+from pydantic import NonNegativeInt, ValidationError, ValidationInfo, field_validator
 from torch import Tensor
 
-from fedchoir.core.actions import Exchange, Round, Script, Step
-from fedchoir.core.aggregation import gather
 from fedchoir.core.assignment import derangement, random_costs
-from fedchoir.core.client import Client
 from fedchoir.core.federation_spec import FederationSpec
-from fedchoir.core.settings import Settings
-from fedchoir.core.training import Batch
+from fedchoir.methods.api import Batch, Client, Exchange, Field, Round, Script, Settings, Step, gather
 from fedchoir.methods.fedavg import FedAvg
 from fedchoir.methods.feddecorr import FedDecorr
 from fedchoir.methods.fedntd import FedNTD

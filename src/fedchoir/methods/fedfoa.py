@@ -1,7 +1,5 @@
 """FedFoA. Liu et al., Feature Correlation-guided Knowledge Transfer for Federated Self-supervised Learning, 2022."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from fedchoir.methods.byol import BYOL

@@ -1,19 +1,12 @@
 """FedFoA's exchange of feature correlations, one n×n matrix per round, for any self-supervised method."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
-from pydantic import Field
 from torch import Tensor, nn
 
-from fedchoir.core.actions import Exchange, Round, Script, Step
-from fedchoir.core.aggregation import gather
-from fedchoir.core.client import Client
 from fedchoir.core.federation_spec import FederationSpec
-from fedchoir.core.settings import Settings
 from fedchoir.losses.factorization import Solver
-from fedchoir.methods.base import Method
+from fedchoir.methods.api import Client, Exchange, Field, Method, Round, Script, Settings, Step, gather
 from fedchoir.methods.ssl.correlations import Correlations, Scale, choose, distances
 from fedchoir.models import VisionModel
 from fedchoir.payload import Payload, sends

@@ -1,19 +1,11 @@
 """FedMatch. Jeong et al., Federated Semi-Supervised Learning with Inter-Client Consistency and Disjoint Learning,
 ICLR 2021."""
 
-from __future__ import annotations
-
 import torch
-from pydantic import Field
 from torch import Tensor
 
-from fedchoir.core.actions import Received
-from fedchoir.core.aggregation import Aggregator, gather
-from fedchoir.core.client import Client
-from fedchoir.core.settings import Settings
-from fedchoir.core.training import Batch
 from fedchoir.losses import pool_predictions, pooled_kl
-from fedchoir.methods.base import PublicMethod
+from fedchoir.methods.api import Aggregator, Batch, Client, Field, PublicMethod, Received, Settings, gather
 from fedchoir.payload import Payload
 
 

@@ -1,13 +1,9 @@
 """FedMD. Li and Wang, Heterogenous Federated Learning via Model Distillation, 2019."""
 
-from __future__ import annotations
-
 from torch import Tensor
 from torch.nn.functional import l1_loss
 
-from fedchoir.core.client import Client
-from fedchoir.core.training import Batch
-from fedchoir.methods.base import PublicMethod
+from fedchoir.methods.api import Batch, Client, PublicMethod
 
 
 class FedMD(PublicMethod):

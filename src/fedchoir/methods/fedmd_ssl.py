@@ -1,14 +1,9 @@
 """FedMD on features: Li and Wang's consensus on public data for self-supervised clients."""
 
-from __future__ import annotations
-
 from torch import Tensor
 from torch.nn.functional import l1_loss
 
-from fedchoir.core.actions import PublicBatch, Round, Script
-from fedchoir.core.client import Client
-from fedchoir.core.training import Batch
-from fedchoir.methods.base import PublicMethod
+from fedchoir.methods.api import Batch, Client, PublicBatch, PublicMethod, Round, Script
 from fedchoir.methods.self_supervised import SelfSupervised
 from fedchoir.payload import Payload, sends
 

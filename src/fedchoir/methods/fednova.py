@@ -1,10 +1,7 @@
 """FedNova. Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization,
 NeurIPS 2020."""
 
-from __future__ import annotations
-
-from fedchoir.core.actions import Exchange, Round, Script, Step
-from fedchoir.core.client import Client
+from fedchoir.methods.api import Client, Exchange, Round, Script, Step
 from fedchoir.methods.fedavg import FedAvg, copy_parameters
 from fedchoir.payload import MODEL, Payload, sends, state_payload
 

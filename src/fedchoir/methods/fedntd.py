@@ -1,19 +1,13 @@
 """FedNTD. Lee et al., Preservation of the Global Knowledge by Not-True Distillation in Federated Learning,
 NeurIPS 2022."""
 
-from __future__ import annotations
-
 from typing import Literal
 
-from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedchoir.core.client import Client
-from fedchoir.core.settings import Settings
-from fedchoir.core.teachers import Teacher
-from fedchoir.core.training import Batch
 from fedchoir.losses import fntd
+from fedchoir.methods.api import Batch, Client, Field, Settings, Teacher
 from fedchoir.methods.fedavg import FedAvg
 
 

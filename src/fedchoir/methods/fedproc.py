@@ -1,16 +1,10 @@
 """FedProc. Mu et al., FedProc: Prototypical Contrastive Federated Learning on Non-IID Data, FGCS 2023."""
 
-from __future__ import annotations
-
-from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedchoir.core.aggregation import Aggregator, ByName, mean
-from fedchoir.core.client import Client
-from fedchoir.core.settings import Settings
-from fedchoir.core.training import Batch
 from fedchoir.losses import class_prototypes, prototype_contrast
+from fedchoir.methods.api import Aggregator, Batch, ByName, Client, Field, Settings, mean
 from fedchoir.methods.fedavg import FedAvg
 from fedchoir.payload import MODEL, Payload, sends
 

@@ -1,14 +1,9 @@
 """FedProx. Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020."""
 
-from __future__ import annotations
-
-from pydantic import Field
 from torch import Tensor
 
-from fedchoir.core.client import Client
-from fedchoir.core.settings import Settings
-from fedchoir.core.training import Batch
 from fedchoir.losses import proximal
+from fedchoir.methods.api import Batch, Client, Field, Settings
 from fedchoir.methods.fedavg import FedAvg, copy_parameters
 
 

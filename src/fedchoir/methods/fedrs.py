@@ -1,16 +1,11 @@
 """FedRS. Li and Zhan, FedRS: Federated Learning with Restricted Softmax for Label Distribution Non-IID Data,
 KDD 2021."""
 
-from __future__ import annotations
-
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedchoir.core.client import Client
-from fedchoir.core.settings import Settings
-from fedchoir.core.training import Batch
+from fedchoir.methods.api import Batch, Client, Field, Settings
 from fedchoir.methods.fedavg import FedAvg
 
 

@@ -1,10 +1,6 @@
 """FedU. Zhuang et al., Collaborative Unsupervised Visual Representation Learning from Decentralized Data, ICCV 2021."""
 
-from __future__ import annotations
-
-from pydantic import Field
-
-from fedchoir.core.client import Client
+from fedchoir.methods.api import Client, Field
 from fedchoir.methods.fedbyol import FedBYOL, blend, divergence, online
 from fedchoir.methods.self_supervised import SelfSupervisedParams
 from fedchoir.payload import Payload

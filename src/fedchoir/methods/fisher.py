@@ -1,7 +1,5 @@
 """The diagonal of the Fisher information, for EWC (Kirkpatrick et al., PNAS 2017)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

@@ -1,17 +1,10 @@
 """FML. Shen et al., Federated Mutual Learning, 2020."""
 
-from __future__ import annotations
-
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedchoir.core.actions import Exchange, Round, Script, Step
-from fedchoir.core.client import Client
-from fedchoir.core.settings import Settings
-from fedchoir.core.training import Batch
 from fedchoir.losses import kd
-from fedchoir.methods.base import Method
+from fedchoir.methods.api import Batch, Client, Exchange, Field, Method, Round, Script, Settings, Step
 from fedchoir.models import VisionModel, build
 from fedchoir.payload import MODULE, Payload, sends, state_payload
 from fedchoir.utils.rng import seeded

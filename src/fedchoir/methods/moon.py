@@ -1,16 +1,10 @@
 """MOON. Li, He and Song, Model-Contrastive Federated Learning, CVPR 2021."""
 
-from __future__ import annotations
-
-from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedchoir.core.client import Client
-from fedchoir.core.settings import Settings
-from fedchoir.core.teachers import Teacher
-from fedchoir.core.training import Batch
 from fedchoir.losses import moon
+from fedchoir.methods.api import Batch, Client, Field, Settings, Teacher
 from fedchoir.methods.fedavg import FedAvg
 
 

@@ -1,15 +1,12 @@
 """PGCT. Liu et al., Cross-Training with Prototypical Distillation for Improving the Generalization of Federated
 Learning, ICME 2023."""
 
-from __future__ import annotations
-
-from pydantic import AliasChoices, Field
+from pydantic import AliasChoices
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedchoir.core.client import Client
-from fedchoir.core.training import Batch
 from fedchoir.losses import class_prototypes, prototype_contrast
+from fedchoir.methods.api import Batch, Client, Field
 from fedchoir.methods.fedexg import FedExg, FedExgParams
 from fedchoir.payload import MODEL, Payload, sends
 

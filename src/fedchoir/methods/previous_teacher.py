@@ -1,10 +1,6 @@
 """Public methods whose local phase distils from the client's own model of the previous round."""
 
-from __future__ import annotations
-
-from fedchoir.core.actions import Round, Script, Step
-from fedchoir.core.client import Client
-from fedchoir.methods.base import PublicMethod
+from fedchoir.methods.api import Client, PublicMethod, Round, Script, Step
 
 
 class PreviousTeacher(PublicMethod):

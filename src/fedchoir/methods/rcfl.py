@@ -1,16 +1,11 @@
 """RCFL. Gudur and Perepu, Resource-Constrained Federated Learning with Heterogeneous Labels and Models for Human
 Activity Recognition, 2020."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
-from fedchoir.core.actions import PublicBatch, Received, Round, Script, Step
-from fedchoir.core.client import Client
-from fedchoir.core.training import Batch
 from fedchoir.losses import kd
-from fedchoir.methods.base import PublicMethod
+from fedchoir.methods.api import Batch, Client, PublicBatch, PublicMethod, Received, Round, Script, Step
 from fedchoir.payload import Payload, sends
 
 MIN_WEIGHT = 1e-6  # a label whose owners all have accuracy 0 still has a consensus

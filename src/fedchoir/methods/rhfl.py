@@ -1,18 +1,22 @@
 """RHFL. Fang and Ye, Robust Federated Learning with Noisy and Heterogeneous Clients, CVPR 2022."""
 
-from __future__ import annotations
-
 import torch
-from pydantic import Field
 from torch import Tensor
 
-from fedchoir.core.actions import Exchange, Received, Round, Script
-from fedchoir.core.aggregation import Aggregator, gather
-from fedchoir.core.client import Client
-from fedchoir.core.settings import Settings
-from fedchoir.core.training import Batch
 from fedchoir.losses import pool_predictions, pooled_kl, sce
-from fedchoir.methods.base import PublicMethod
+from fedchoir.methods.api import (
+    Aggregator,
+    Batch,
+    Client,
+    Exchange,
+    Field,
+    PublicMethod,
+    Received,
+    Round,
+    Script,
+    Settings,
+    gather,
+)
 from fedchoir.payload import Payload, sends
 
 

@@ -1,21 +1,16 @@
 """The base of the self-supervised methods: two views, an objective without labels, and linear evaluation."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Literal, cast
 
-from pydantic import Field
 from torch import Tensor, nn
 
-from fedchoir.core.client import Client
 from fedchoir.core.evaluation import accuracy
 from fedchoir.core.federation_spec import FederationSpec
-from fedchoir.core.settings import Settings
-from fedchoir.core.training import Batch
 from fedchoir.data.image.image_set import ImageSet
+from fedchoir.methods.api import Batch, Client, Field, Settings
 from fedchoir.methods.fedfoa_exchange import FedFoAExchange, FedFoAExchangeParams
-from fedchoir.methods.ssl import objectives
+from fedchoir.methods.ssl.objectives import OBJECTIVES
 from fedchoir.methods.ssl.probe import fit_probe, knn_accuracy
 from fedchoir.models import VisionModel
 from fedchoir.utils.errors import UsageError
@@ -50,10 +45,7 @@ class SelfSupervised(FedFoAExchange):
         p = self.params
         if p.private_augment == "none":
             raise UsageError("private_augment = 'none' gives two equal views; it should be strong, weak or fccl")
-        self.objective = objectives.make(
-            p.objective, p.dim, p.hidden, linear=p.projector == "linear", temperature=p.temperature,
-            momentum=p.target_momentum, schedule=p.target_schedule,
-        )  # fmt: skip
+        self.objective = OBJECTIVES[p.objective](p)
 
     def extra_modules(self, model: VisionModel) -> dict[str, nn.Module]:
         calibration = nn.Linear(model.feature_dim, self.params.dim)

@@ -1,13 +1,6 @@
 """SOLO (the papers' BASE): every client trains alone."""
 
-from __future__ import annotations
-
-from pydantic import Field
-
-from fedchoir.core.actions import Round, Script, Step
-from fedchoir.core.client import Client
-from fedchoir.core.settings import Settings
-from fedchoir.methods.base import Method
+from fedchoir.methods.api import Client, Field, Method, Round, Script, Settings, Step
 
 
 class SoloParams(Settings):

@@ -1,7 +1,5 @@
 """The interface of all models, and the layers that builders share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -23,24 +21,13 @@ class VisionModel(nn.Module):
     """
 
     def __init__(
-        self,
-        name: str,
-        trunk: nn.Module,
-        neck: nn.Module,
-        head: nn.Module,
-        *,
-        map_dim: int,
-        feature_dim: int,
+        self, name: str, trunk: nn.Module, neck: nn.Module, head: nn.Module, *, map_dim: int, feature_dim: int,
         num_classes: int,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         self.name = name
-        self.map_dim = map_dim
-        self.feature_dim = feature_dim
-        self.num_classes = num_classes
-        self.trunk = trunk
-        self.neck = neck
-        self.head = head
+        self.map_dim, self.feature_dim, self.num_classes = map_dim, feature_dim, num_classes
+        self.trunk, self.neck, self.head = trunk, neck, head
 
     def feature_map(self, x: Tensor) -> Tensor:
         """The last spatial feature map, before pooling: B×3×H×W → B×map_dim×h×w."""

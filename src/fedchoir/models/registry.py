@@ -11,8 +11,6 @@ What WIDTH means depends on the architecture:
 Weights are random, drawn from torch's global generator: seed it before :func:`build`.
 """
 
-from __future__ import annotations
-
 import difflib
 import math
 from functools import cache

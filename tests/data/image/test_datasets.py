@@ -11,7 +11,7 @@ from PIL import Image
 from scipy.io import savemat
 
 from fedchoir.data.image.datasets import SOURCES, load_domain
-from fedchoir.data.image.torchvision_sets import OPENERS
+from fedchoir.data.image.torchvision_sets import SETS
 from fedchoir.utils.errors import UsageError
 
 RNG = np.random.default_rng(0)
@@ -117,7 +117,7 @@ def test_missing_sets_say_what_where_and_how(tmp_path, name):
     assert ".npz" in message
     assert str(tmp_path) in message
     assert "get it: " in message
-    if name in OPENERS:
+    if name in SETS:
         assert f"`fedchoir data fetch {name.replace('_', '-')}`" in message
 
 

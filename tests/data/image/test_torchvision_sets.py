@@ -13,7 +13,7 @@ from scipy.io import savemat
 from torchvision import datasets
 
 from fedchoir.data.image.datasets import SOURCES, load_domain
-from fedchoir.data.image.torchvision_sets import OPENERS, fetch
+from fedchoir.data.image.torchvision_sets import SETS, fetch
 from fedchoir.utils.errors import UsageError
 
 RNG = np.random.default_rng(0)
@@ -70,7 +70,7 @@ def write_cifar(root: Path, kind: type, monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setattr(kind, listing, value)
 
 
-@pytest.mark.parametrize("name", sorted(OPENERS))
+@pytest.mark.parametrize("name", sorted(SETS))
 def test_torchvision_layouts(tmp_path, monkeypatch, name):
     if name in ("mnist", "fashion_mnist"):
         write_mnist(tmp_path, "MNIST" if name == "mnist" else "FashionMNIST")
@@ -112,16 +112,16 @@ def test_fetch_unknown_set(tmp_path):
 
 def test_fetch_opens_both_splits_with_download(tmp_path, monkeypatch):
     calls = []
-    monkeypatch.setitem(OPENERS, "fashion_mnist", lambda *call: calls.append(call))
+    monkeypatch.setitem(SETS, "fashion_mnist", (lambda root, **call: calls.append((root, call)), ""))
     assert fetch("fashion-mnist", tmp_path / "new") == tmp_path / "new"
-    assert calls == [(tmp_path / "new", True, True), (tmp_path / "new", False, True)]
+    assert calls == [(tmp_path / "new", {"train": train, "download": True}) for train in (True, False)]
 
 
 @pytest.mark.parametrize("error", [OSError("Name or service not known"), RuntimeError("Error downloading a.gz")])
 def test_fetch_without_a_network(tmp_path, monkeypatch, error):
-    def fail(*_):
+    def fail(*_, **__):
         raise error
 
-    monkeypatch.setitem(OPENERS, "mnist", fail)
+    monkeypatch.setitem(SETS, "mnist", (fail, ""))
     with pytest.raises(UsageError, match=f"data fetch mnist: download into .* failed .{error}.; is there a network"):
         fetch("mnist", tmp_path)

@@ -4,8 +4,6 @@ The random numbers are drawn on a CPU generator and copied, so that the augmenta
 nothing synchronises with it. Colour jitter has a fixed order: brightness, contrast, saturation, hue.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Literal, get_args
 

@@ -3,8 +3,6 @@
 As in `augment`, random numbers are drawn on a CPU generator and copied to the device.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Image data sets by name, found under the data root as `.npz`, in torchvision's layout, or as folders of images."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,20 +8,10 @@ import torch
 from scipy.io import loadmat
 from scipy.io.matlab import MatReadError
 
-from fedchoir.data.image import embedded
-from fedchoir.data.image.files import (
-    Progress,
-    Raw,
-    data_root,
-    find_folder,
-    find_npz,
-    images_below,
-    read_folder,
-    read_lists,
-    read_npz,
-)
+from fedchoir.data.image import embedded, files
+from fedchoir.data.image.files import Progress, Raw, data_root, find_folder, find_npz
 from fedchoir.data.image.image_set import ImageSet, as_images
-from fedchoir.data.image.torchvision_sets import FILES, fetch, read_torchvision
+from fedchoir.data.image.torchvision_sets import SETS, fetch, read_torchvision
 from fedchoir.data.splits import held_out
 from fedchoir.utils.errors import UsageError
 from fedchoir.utils.rng import generator
@@ -61,6 +49,10 @@ class Source:
     own_test: bool = True  # whether the data set has a test split
 
 
+def _fetched(name: str, train_size: int) -> Source:
+    return Source((name,), get=f"`fedchoir data fetch {name.replace('_', '-')}`", train_size=train_size)
+
+
 def _office(folders: tuple[str, ...], domain: str, spellings: tuple[str, ...], get: str) -> Source:
     prefix = folders[0].replace("-", "_")
     return Source(
@@ -76,17 +68,17 @@ _OFFICE31 = ("office31", "office-31", "domain_adaptation_images", "Office31")
 _HOME = ("office-home", "OfficeHomeDataset_10072016", "OfficeHome")
 
 SOURCES: dict[str, Source] = {
-    "mnist": Source(("mnist",), get="`fedchoir data fetch mnist`", train_size=60000),
-    "usps": Source(("usps",), get="`fedchoir data fetch usps`", train_size=7291),
-    "svhn": Source(("svhn",), get="`fedchoir data fetch svhn`", train_size=73257),
+    "mnist": _fetched("mnist", 60000),
+    "usps": _fetched("usps", 7291),
+    "svhn": _fetched("svhn", 73257),
     "syn": Source(
         ("syn",),
         ("syn", "synthetic_digits", "SynthDigits"),
         "Ganin and Lempitsky's synthetic digits; unpack as syn/imgs_train/<class>/ and syn/imgs_valid/<class>/",
     ),
-    "cifar10": Source(("cifar10",), get="`fedchoir data fetch cifar10`", train_size=50000),
-    "cifar100": Source(("cifar100",), get="`fedchoir data fetch cifar100`", train_size=50000),
-    "fashion_mnist": Source(("fashion_mnist",), get="`fedchoir data fetch fashion-mnist`", train_size=60000),
+    "cifar10": _fetched("cifar10", 50000),
+    "cifar100": _fetched("cifar100", 50000),
+    "fashion_mnist": _fetched("fashion_mnist", 60000),
     "tiny_imagenet": Source(
         ("tiny_imagenet",),
         ("tiny-imagenet-200", "tiny-imagenet"),
@@ -159,7 +151,7 @@ def _read(name: str, source: Source, root: Path, size: int, progress: Progress |
         path = find_npz(root, stem)
         if path is not None:
             recreated = f"syn: read from {path.name}, not from the original synthetic digits; it may be a re-creation"
-            return read_npz(path, size), (recreated,) if name == "syn" else ()
+            return files.read_npz(path, size), (recreated,) if name == "syn" else ()
     raw = read_torchvision(name, root, size)
     if raw is None and name == "syn":
         raw = _synthetic_mat(root, size)
@@ -167,7 +159,7 @@ def _read(name: str, source: Source, root: Path, size: int, progress: Progress |
         folder = find_folder(root, relative) if raw is None else None
         if folder is not None:
             raw = _food_lists(folder, size, progress) if name == "vireofood172" else None
-            raw = raw or read_folder(folder, size, progress)
+            raw = raw or files.read_folder(folder, size, progress)
     if raw is None:
         raise UsageError(_missing(name, source, root))
     return raw, ()
@@ -177,14 +169,16 @@ def found(name: str, root: Path | None = None) -> str:
     """The path of a data set relative to the data root; empty if it is missing."""
     folder, source = data_root(root), SOURCES[name]
     places = [find_npz(folder, stem) for stem in source.stems]
-    places += [folder / FILES[name]] if name in FILES else []
+    places += [folder / SETS[name][1]] if name in SETS else []
     places += [find_folder(folder, relative) for relative in source.folders]
     return next((str(place.relative_to(folder)) for place in places if place is not None and place.exists()), "")
 
 
 def _missing(name: str, source: Source, root: Path) -> str:
-    places = [f"{source.stems[0]}.npz", FILES.get(name), f"{source.folders[-1]}/" if source.folders else None]
-    looked = " or ".join(place for place in places if place)
+    places = [f"{source.stems[0]}.npz"]
+    places += [SETS[name][1]] if name in SETS else []
+    places += [f"{source.folders[-1]}/"] if source.folders else []
+    looked = " or ".join(places)
     return f"{name}: no {looked} in the data root {root} (--data-root or FEDCHOIR_DATA); get it: {source.get}"
 
 
@@ -208,7 +202,7 @@ def _food_lists(folder: Path, size: int, progress: Progress | None) -> Raw | Non
     """VireoFood-172 as published: images under ``ready_chinese_food/``, splits listed in TR.txt and TE.txt."""
     lists = find_folder(folder, "SplitAndIngreLabel")
     images = find_folder(folder, "ready_chinese_food")
-    if lists is None or images is None or not images_below(images):
+    if lists is None or images is None or not files.images_below(images):
         return None
     splits = []
     for file in (lists / "TR.txt", lists / "TE.txt"):
@@ -216,4 +210,4 @@ def _food_lists(folder: Path, size: int, progress: Progress | None) -> Raw | Non
             raise UsageError(f"{file}: no such file; VireoFood-172 lists its splits there")
         rows = [line.strip().lstrip("/") for line in file.read_text().splitlines() if line.strip()]
         splits.append(([images / row for row in rows], [row.split("/")[0] for row in rows]))
-    return read_lists(splits, size, "vireofood172", progress)
+    return files.read_lists(splits, size, "vireofood172", progress)

@@ -11,8 +11,6 @@ Training and test images share no handwritten digit, no font, and no region of a
 set, uses other regions.
 """
 
-from __future__ import annotations
-
 import os
 import zipfile
 import zlib
@@ -43,31 +41,14 @@ PHOTO_COUNT = 5000
 PHOTO_MEAN = (0.481, 0.365, 0.314)
 PHOTO_STD = (0.299, 0.252, 0.250)
 TRAIN_FONTS = (
-    "DejaVuSans",
-    "DejaVuSans-Bold",
-    "DejaVuSans-BoldOblique",
-    "DejaVuSansMono-Bold",
-    "DejaVuSansMono-Oblique",
-    "DejaVuSerif",
-    "DejaVuSerif-BoldItalic",
-    "DejaVuSerif-Italic",
-    "STIXGeneral",
-    "STIXGeneralBol",
-    "STIXGeneralBolIta",
-    "cmmi10",
-    "cmr10",
-    "cmti10",
-    "cmtt10",
-)
+    "DejaVuSans", "DejaVuSans-Bold", "DejaVuSans-BoldOblique", "DejaVuSansMono-Bold", "DejaVuSansMono-Oblique",
+    "DejaVuSerif", "DejaVuSerif-BoldItalic", "DejaVuSerif-Italic", "STIXGeneral", "STIXGeneralBol",
+    "STIXGeneralBolIta", "cmmi10", "cmr10", "cmti10", "cmtt10",
+)  # fmt: skip
 TEST_FONTS = (
-    "DejaVuSans-Oblique",
-    "DejaVuSansMono",
-    "DejaVuSansMono-BoldOblique",
-    "DejaVuSerif-Bold",
-    "STIXGeneralItalic",
-    "cmb10",
-    "cmss10",
-)
+    "DejaVuSans-Oblique", "DejaVuSansMono", "DejaVuSansMono-BoldOblique", "DejaVuSerif-Bold", "STIXGeneralItalic",
+    "cmb10", "cmss10",
+)  # fmt: skip
 
 Arrays = dict[str, np.ndarray]
 

@@ -1,7 +1,5 @@
 """Read image sets from `.npz` files and folders of images. Every error names the file."""
 
-from __future__ import annotations
-
 import os
 import re
 import zipfile

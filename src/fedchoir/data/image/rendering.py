@@ -1,7 +1,5 @@
 """Digits and photo crops from files that dependencies ship: matplotlib's fonts, photographs of three libraries."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,17 +14,10 @@ PHOTOS = {  # package → files inside it; skimage's own loader is not used, bec
     "sklearn": ("datasets/images/china.jpg", "datasets/images/flower.jpg"),
     "matplotlib": ("mpl-data/sample_data/grace_hopper.jpg",),
     "skimage": (
-        "data/astronaut.png",
-        "data/chelsea.png",
-        "data/coffee.png",
-        "data/rocket.jpg",
-        "data/motorcycle_left.png",
-        "data/motorcycle_right.png",
-        "data/hubble_deep_field.jpg",
-        "data/retina.jpg",
-        "data/ihc.png",
+        "data/astronaut.png", "data/chelsea.png", "data/coffee.png", "data/rocket.jpg", "data/motorcycle_left.png",
+        "data/motorcycle_right.png", "data/hubble_deep_field.jpg", "data/retina.jpg", "data/ihc.png",
     ),
-}
+}  # fmt: skip
 # Every photo is cut into five horizontal bands. Not vertical ones: the two motorcycle pictures are a rectified stereo
 # pair, whose rows show the same objects.
 _BANDS = {"public": (0, 2, 4), "train": (1,), "test": (3,)}

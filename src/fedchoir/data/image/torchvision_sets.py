@@ -1,7 +1,5 @@
 """The six data sets that torchvision downloads, read in its on-disk layout."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from http.client import HTTPException
 from pathlib import Path
@@ -15,37 +13,33 @@ from fedchoir.data.image.files import Raw, data_root, plain
 from fedchoir.data.image.image_set import ImageSet, as_images
 from fedchoir.utils.errors import UsageError
 
-Opener = Callable[[Path, bool, bool], Any]  # root, training split?, download? → torchvision data set
+SETS: dict[str, tuple[Callable[..., Any], str]] = {  # torchvision's class, and a file that shows that it is there
+    "mnist": (datasets.MNIST, "MNIST/raw"),
+    "usps": (datasets.USPS, "usps.bz2"),
+    "svhn": (datasets.SVHN, "train_32x32.mat"),
+    "cifar10": (datasets.CIFAR10, "cifar-10-batches-py"),
+    "cifar100": (datasets.CIFAR100, "cifar-100-python"),
+    "fashion_mnist": (datasets.FashionMNIST, "FashionMNIST/raw"),
+}
 
-OPENERS: dict[str, Opener] = {
-    "mnist": lambda root, train, download: datasets.MNIST(root, train=train, download=download),
-    "usps": lambda root, train, download: datasets.USPS(root, train=train, download=download),
-    "svhn": lambda root, train, download: datasets.SVHN(root, split="train" if train else "test", download=download),
-    "cifar10": lambda root, train, download: datasets.CIFAR10(root, train=train, download=download),
-    "cifar100": lambda root, train, download: datasets.CIFAR100(root, train=train, download=download),
-    "fashion_mnist": lambda root, train, download: datasets.FashionMNIST(root, train=train, download=download),
-}
-FILES = {  # whose presence shows that the data set is there
-    "mnist": "MNIST/raw",
-    "usps": "usps.bz2",
-    "svhn": "train_32x32.mat",
-    "cifar10": "cifar-10-batches-py",
-    "cifar100": "cifar-100-python",
-    "fashion_mnist": "FashionMNIST/raw",
-}
+
+def open_set(name: str, root: Path, *, download: bool = False) -> list[Any]:
+    """The training and test splits of a torchvision data set."""
+    kind, _ = SETS[name]
+    splits = ({"split": "train"}, {"split": "test"}) if name == "svhn" else ({"train": True}, {"train": False})
+    return [kind(root, download=download, **split) for split in splits]
 
 
 def fetch(name: str, root: Path | None = None) -> Path:
     """Download one of the six data sets into the data root (`data_root`)."""
-    known = next((key for key in OPENERS if plain(key) == plain(name)), None)
+    known = next((key for key in SETS if plain(key) == plain(name)), None)
     if known is None:
-        sets = ", ".join(key.replace("_", "-") for key in OPENERS)
+        sets = ", ".join(key.replace("_", "-") for key in SETS)
         raise UsageError(f"data fetch: {name!r} cannot be fetched; these can: {sets}")
     folder = data_root(root)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for train in (True, False):
-            OPENERS[known](folder, train, True)
+        open_set(known, folder, download=True)
     except (OSError, RuntimeError, HTTPException) as error:  # urllib's errors are OSErrors
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UsageError(f"data fetch {name}: download into {folder} failed ({reason}); is there a network?") from error
@@ -54,13 +48,13 @@ def fetch(name: str, root: Path | None = None) -> Path:
 
 def read_torchvision(name: str, root: Path, size: int) -> Raw | None:
     """One of the six data sets from ``root``; None if it is missing."""
-    if name not in OPENERS or not (root / FILES[name]).exists():
+    if name not in SETS or not (file := root / SETS[name][1]).exists():
         return None
     try:
-        splits = [OPENERS[name](root, train, False) for train in (True, False)]
+        splits = open_set(name, root)
     except (OSError, RuntimeError, ValueError, IndexError, EOFError) as error:
         reason = " ".join(str(error).split())
-        raise UsageError(f"{root / FILES[name]}: damaged or incomplete {name} ({reason})") from error
+        raise UsageError(f"{file}: damaged or incomplete {name} ({reason})") from error
     train, test = (_image_set(split, size) for split in splits)
     return Raw(train, test, _class_names(name, splits[0]))
 

@@ -1,7 +1,5 @@
 """FedFoA: a client's mean feature correlations and the mutual-understanding term."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Literal
 

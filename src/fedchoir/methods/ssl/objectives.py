@@ -9,16 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from copy import deepcopy
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from fedchoir.core.client import Client
-from fedchoir.core.training import Batch
 from fedchoir.losses import nt_xent
+from fedchoir.methods.api import Batch, Client
 from fedchoir.models import VisionModel
 from fedchoir.utils.errors import UsageError
+
+if TYPE_CHECKING:
+    from fedchoir.methods.self_supervised import SelfSupervisedParams
 
 
 def lightly_heads() -> Any:
@@ -40,21 +42,24 @@ def negative_cosine(p: Tensor, y: Tensor) -> Tensor:
 class SimCLR:
     """NT-Xent between the two views (Chen et al., ICML 2020)."""
 
-    def __init__(self, dim: int, hidden: int, *, linear: bool = False, temperature: float = 0.5) -> None:
-        self.dim, self.hidden, self.linear, self.temperature = dim, hidden, linear, temperature
-        self.lightly = lightly_heads()
+    heads = "SimCLR"  # the first part of the names of lightly's heads
+
+    def __init__(self, params: SelfSupervisedParams) -> None:
+        self.params, self.lightly = params, lightly_heads()
 
     def modules(self, model: VisionModel, calibration: nn.Module) -> dict[str, nn.Module]:
         """The heads that a client needs in addition to its model and calibration layer."""
-        return {"projector": nn.Identity() if self.linear else self.projector()}
+        linear = self.params.projector == "linear"
+        return {"projector": nn.Identity() if linear else self.head("Projection", self.params.hidden)}
 
-    def projector(self) -> nn.Module:
-        return cast(nn.Module, self.lightly.SimCLRProjectionHead(self.dim, self.hidden, self.dim))
+    def head(self, kind: str, hidden: int) -> nn.Module:
+        dim = self.params.dim
+        return cast(nn.Module, getattr(self.lightly, f"{self.heads}{kind}Head")(dim, hidden, dim))
 
     def loss(self, client: Client, batch: Batch, z1: Tensor, z2: Tensor) -> Tensor:
         """The loss of a batch whose two views have the calibrated features z1 and z2, B×n."""
         projector = client.modules["projector"]
-        return nt_xent(projector(z1), projector(z2), self.temperature)
+        return nt_xent(projector(z1), projector(z2), self.params.temperature)
 
     def after_step(self, client: Client) -> None:
         """Called after every optimiser step."""
@@ -63,15 +68,14 @@ class SimCLR:
 class SimSiam(SimCLR):
     """Each view's prediction matches the other view's detached projection (Chen and He, CVPR 2021)."""
 
+    heads = "SimSiam"
+
     def modules(self, model: VisionModel, calibration: nn.Module) -> dict[str, nn.Module]:
-        return {**super().modules(model, calibration), "predictor": self.predictor()}
+        return {**super().modules(model, calibration), "predictor": self.head("Prediction", self.predictor_width)}
 
-    def projector(self) -> nn.Module:
-        return cast(nn.Module, self.lightly.SimSiamProjectionHead(self.dim, self.hidden, self.dim))
-
-    def predictor(self) -> nn.Module:
-        # a bottleneck of a quarter of the projector's width
-        return cast(nn.Module, self.lightly.SimSiamPredictionHead(self.dim, max(self.hidden // 4, 2), self.dim))
+    @property
+    def predictor_width(self) -> int:
+        return max(self.params.hidden // 4, 2)  # a bottleneck
 
     def loss(self, client: Client, batch: Batch, z1: Tensor, z2: Tensor) -> Tensor:
         projector, predictor = client.modules["projector"], client.modules["predictor"]
@@ -82,21 +86,15 @@ class SimSiam(SimCLR):
 class BYOL(SimSiam):
     """Each view's prediction matches the target network's projection of the other view (Grill et al., 2020)."""
 
-    def __init__(
-        self, dim: int, hidden: int, *, linear: bool = False, momentum: float = 0.99, schedule: str = "cosine"
-    ) -> None:
-        super().__init__(dim, hidden, linear=linear)
-        self.momentum, self.schedule = momentum, schedule
+    heads = "BYOL"
 
     def modules(self, model: VisionModel, calibration: nn.Module) -> dict[str, nn.Module]:
         heads = super().modules(model, calibration)
         return {**heads, "target": Target(model, calibration, heads["projector"])}
 
-    def projector(self) -> nn.Module:
-        return cast(nn.Module, self.lightly.BYOLProjectionHead(self.dim, self.hidden, self.dim))
-
-    def predictor(self) -> nn.Module:
-        return cast(nn.Module, self.lightly.BYOLPredictionHead(self.dim, self.hidden, self.dim))
+    @property
+    def predictor_width(self) -> int:
+        return self.params.hidden
 
     def loss(self, client: Client, batch: Batch, z1: Tensor, z2: Tensor) -> Tensor:
         """eq. 2 of BYOL for both orders of the views: ‖q̄ − ȳ‖² = 2 − 2·cos(q, y)."""
@@ -109,7 +107,8 @@ class BYOL(SimSiam):
     def after_step(self, client: Client) -> None:
         steps = client.rounds * client.settings.epochs_of(client.index) * client.steps_per_epoch()
         target = cast(Target, client.modules["target"])
-        target.update(online_parameters(client), self.momentum, steps if self.schedule == "cosine" else 0)
+        total = steps if self.params.target_schedule == "cosine" else 0
+        target.update(online_parameters(client), self.params.target_momentum, total)
 
 
 class Target(nn.Module):
@@ -163,12 +162,4 @@ def online_parameters(client: Client) -> list[nn.Parameter]:
     return [p for module in modules for p in module.parameters()]
 
 
-def make(
-    name: str, dim: int, hidden: int, *, linear: bool, temperature: float, momentum: float, schedule: str
-) -> SimCLR:
-    """The objective of that name."""
-    if name == "simclr":
-        return SimCLR(dim, hidden, linear=linear, temperature=temperature)
-    if name == "simsiam":
-        return SimSiam(dim, hidden, linear=linear)
-    return BYOL(dim, hidden, linear=linear, momentum=momentum, schedule=schedule)
+OBJECTIVES = {"byol": BYOL, "simsiam": SimSiam, "simclr": SimCLR}

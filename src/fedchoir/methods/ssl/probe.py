@@ -1,16 +1,13 @@
 """Evaluation of self-supervised features: a linear probe and k nearest neighbours."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedchoir.core.client import Client
-from fedchoir.core.training import Batch
 from fedchoir.losses._common import one_hot
+from fedchoir.methods.api import Batch, Client
 from fedchoir.utils.rng import generator
 
 CHUNK = 1000  # samples per similarity matrix

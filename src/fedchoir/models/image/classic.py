@@ -4,8 +4,6 @@
 (other widths scale with it) and of hidden units for ``mlp``; ``logistic`` has none.
 """
 
-from __future__ import annotations
-
 from torch import nn
 
 from fedchoir.models.base import Architecture, GridPool, Spec, VisionModel, conv_norm_relu, init_kaiming

@@ -6,8 +6,6 @@ Initialised like the ResNets: with torchvision's deviation of 0.01 BatchNorm's r
 large for some hundred steps, and accuracy in eval mode is near chance until then.
 """
 
-from __future__ import annotations
-
 from torch import nn
 from torchvision.models.googlenet import BasicConv2d, Inception
 
@@ -15,19 +13,11 @@ from fedchoir.models.base import Architecture, Spec, VisionModel, global_pool, i
 
 # Output channels of the branches: 1×1 | 1×1, 3×3 | 1×1, second 3×3 | after pooling. None halves the side.
 _BLOCKS: tuple[tuple[int, ...] | None, ...] = (
-    None,
-    (64, 96, 128, 16, 32, 32),
-    (128, 128, 192, 32, 96, 64),
-    None,
-    (192, 96, 208, 16, 48, 64),
-    (160, 112, 224, 24, 64, 64),
-    (128, 128, 256, 24, 64, 64),
-    (112, 144, 288, 32, 64, 64),
-    (256, 160, 320, 32, 128, 128),
-    None,
-    (256, 160, 320, 32, 128, 128),
-    (384, 192, 384, 48, 128, 128),
-)
+    None, (64, 96, 128, 16, 32, 32), (128, 128, 192, 32, 96, 64),
+    None, (192, 96, 208, 16, 48, 64), (160, 112, 224, 24, 64, 64), (128, 128, 256, 24, 64, 64),
+    (112, 144, 288, 32, 64, 64), (256, 160, 320, 32, 128, 128),
+    None, (256, 160, 320, 32, 128, 128), (384, 192, 384, 48, 128, 128),
+)  # fmt: skip
 
 
 def _scaled(channels: int, multiplier: float) -> int:
@@ -62,8 +52,6 @@ def _googlenet(spec: Spec) -> VisionModel:
 
 ARCHITECTURES = {
     "googlenet": Architecture(
-        "GoogLeNet, total stride 8 instead of 32, no auxiliary heads; @WIDTH = width multiplier (1.0)",
-        _googlenet,
-        1.0,
-    ),
+        "GoogLeNet, total stride 8 instead of 32, no auxiliary heads; @WIDTH = width multiplier (1.0)", _googlenet, 1.0
+    )
 }

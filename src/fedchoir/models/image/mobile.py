@@ -5,8 +5,6 @@ BatchNorm's running variance is initially 1, far above that of the activations: 
 for about the first 60 training steps.
 """
 
-from __future__ import annotations
-
 from torch import nn
 from torchvision.models.efficientnet import EfficientNet, MBConvConfig
 from torchvision.models.mobilenetv2 import MobileNetV2
@@ -15,25 +13,14 @@ from fedchoir.models.base import Architecture, Spec, VisionModel, global_pool
 
 # Expansion, channels, blocks, stride of each stage. Total stride 8: 32×32 → 4×4.
 _MOBILENET_V2 = [
-    [1, 16, 1, 1],
-    [6, 24, 2, 1],
-    [6, 32, 3, 2],
-    [6, 64, 4, 2],
-    [6, 96, 3, 1],
-    [6, 160, 3, 2],
-    [6, 320, 1, 1],
-]
+    [1, 16, 1, 1], [6, 24, 2, 1], [6, 32, 3, 2], [6, 64, 4, 2], [6, 96, 3, 1], [6, 160, 3, 2], [6, 320, 1, 1],
+]  # fmt: skip
 
 # Expansion, kernel, stride, input channels, output channels, blocks. Total stride 16: 32×32 → 2×2.
 _EFFICIENTNET_B0 = [
-    (1, 3, 1, 32, 16, 1),
-    (6, 3, 2, 16, 24, 2),
-    (6, 5, 2, 24, 40, 2),
-    (6, 3, 2, 40, 80, 3),
-    (6, 5, 1, 80, 112, 3),
-    (6, 5, 2, 112, 192, 4),
-    (6, 3, 1, 192, 320, 1),
-]
+    (1, 3, 1, 32, 16, 1), (6, 3, 2, 16, 24, 2), (6, 5, 2, 24, 40, 2), (6, 3, 2, 40, 80, 3), (6, 5, 1, 80, 112, 3),
+    (6, 5, 2, 112, 192, 4), (6, 3, 1, 192, 320, 1),
+]  # fmt: skip
 _DROPOUT = 0.2
 
 
@@ -67,8 +54,6 @@ ARCHITECTURES = {
         "MobileNetV2, total stride 8 instead of 32; @WIDTH = width multiplier (1.0)", _mobilenet_v2, 1.0
     ),
     "efficientnet_b0": Architecture(
-        "EfficientNet-B0, total stride 16 instead of 32; @WIDTH = width multiplier (1.0)",
-        _efficientnet_b0,
-        1.0,
+        "EfficientNet-B0, total stride 16 instead of 32; @WIDTH = width multiplier (1.0)", _efficientnet_b0, 1.0
     ),
 }

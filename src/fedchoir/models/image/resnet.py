@@ -7,8 +7,6 @@ a 1×1 convolution where the shape changes. ``@WIDTH`` is the first stage's widt
 Names with ``_gn`` have GroupNorm (Wu and He, ECCV 2018) instead of BatchNorm, whose statistics differ between clients.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 from torch import nn

@@ -1,7 +1,5 @@
 """Any timm model by name, such as ``timm:convnext_atto``, without pretrained weights: nothing is downloaded."""
 
-from __future__ import annotations
-
 import difflib
 import math
 from types import ModuleType
