@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
@@ -10,9 +11,9 @@ import torch
 from tests.conftest import VARIANTS
 
 from fedchoir import Experiment, methods, run
-from fedchoir.core.actions import Action, Exchange
+from fedchoir.core.actions import Action
 from fedchoir.core.exchange import Reply
-from fedchoir.core.script import ActionName, action_sequences
+from fedchoir.core.script import ActionName, action_name, action_sequences
 from fedchoir.engines.local.engine import LocalEngine
 
 ROUNDS = 3
@@ -35,9 +36,7 @@ def recorded(
         if not announced:
             model = self.model_shapes() if self.method.spec.homogeneous else None
             announced.extend(islice(action_sequences(self.method, model), ROUNDS))
-        for action in actions:
-            kind = "exchange" if isinstance(action, Exchange) else "step"
-            seen[index].append(ActionName(kind, action.function.__name__, action.batches))
+        seen[index] += [action_name(action) for action in actions]
         yield from execute(self, clients, actions, index)
 
     monkeypatch.setattr(LocalEngine, "execute", spy)
@@ -88,3 +87,8 @@ def test_the_method_is_not_changed(small: Callable[..., Experiment], monkeypatch
     run(small("fedavg", rounds=2))
     assert servers
     assert all(servers)
+
+
+def test_names_survive_json() -> None:
+    name = ActionName("exchange", "share", ((0, 0, 1, 16, 16), (0, 0, 2, 32, 8)), (("D", 8),))
+    assert ActionName.read(json.loads(json.dumps(name))) == name

@@ -96,11 +96,13 @@ def node(
         Path | None,
         typer.Option(help="Folder with the other sites' .pub files: their keys in secure sums are verified."),
     ] = None,
+    federation: Annotated[
+        Path | None,
+        typer.Option(help="This site's copy of the federation's file: requests that differ from it are refused."),
+    ] = None,
     max_epsilon: Annotated[
         float | None,
-        typer.Option(
-            min=0, help="This site's privacy budget over all runs and servers: refuse replies beyond this ε."
-        ),
+        typer.Option(min=0, help="This site's privacy budget over all runs and servers: refuse replies beyond this ε."),
     ] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="No TLS and no key: only for tests on one machine.")
@@ -109,6 +111,7 @@ def node(
     """Take part in a federation with this site's own data and architecture. Runs until it is stopped."""
     _require_flower()
     from fedchoir import models
+    from fedchoir.deploy.agreement import Agreement
     from fedchoir.deploy.node import Node, NodeOptions
     from fedchoir.deploy.site_data import LocalSite
 
@@ -123,6 +126,7 @@ def node(
     options = NodeOptions(
         server, ca=ca, key=key, insecure=insecure, limit=int(max_message_mb * 2**20),
         secure="strict" if secure is NodeSecure.strict else secure is not None, peers=peers, epsilon=max_epsilon,
+        agreement=None if federation is None else Agreement.read(federation),
     )  # fmt: skip
     Node(site, options, print_plain).run()
 

@@ -23,6 +23,7 @@ from fedchoir.core.eligibility import Secure
 from fedchoir.core.exchange import DeferredReport
 from fedchoir.core.private_training import PrivateTrainer
 from fedchoir.data.scenario import ClientData
+from fedchoir.deploy.agreement import Agreement, Position, check_sequence
 from fedchoir.deploy.engine import Work
 from fedchoir.deploy.site_data import LocalSite, SiteData
 from fedchoir.engines.local.client_factory import new_client
@@ -49,6 +50,7 @@ class ClientWorker:
     identity: Identity = field(default_factory=UnverifiedPeers)
     secure: Secure = False
     epsilon: float | None = None  # the site's privacy budget; None: no limit
+    agreement: Agreement | None = None
     log: Callable[[str], None] = lambda line: None
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -74,10 +76,13 @@ class ClientWorker:
         if method.params.dp_noise and (stored := self._stored_reply(request)):
             self.log("this message was carried out before: the stored reply is sent again")
             return stored
-        client = self._load_client(method, data, header)
+        work = [Work.unpack(request, item, method) for item in header["work"]]
+        client, position = self._load_client(method, data, header)
+        model = client.model.state_dict() if method.spec.homogeneous else None
+        asked = [(item.round, item.action) for item in work]
+        position = check_sequence(method, asked, position, self._run_folder(header), model)
         payloads: list[Payload] = []
         deferred: dict[int, DeferredReport] = {}
-        work = [Work.unpack(request, item, method) for item in header["work"]]
         for item, following in zip(work, [*work[1:], None], strict=True):
             client.begin(item.round)
             row = None
@@ -100,7 +105,7 @@ class ClientWorker:
         if method.params.dp_noise:
             self._spend(client, header)
             self._store_reply(request, reply)
-        self._save_client(client, header)
+        self._save_client(client, position, header)
         return reply
 
     def _secure_aggregation(self, header: Mapping[str, Any]) -> SecureAggregationClient:
@@ -119,9 +124,13 @@ class ClientWorker:
 
     def _prepare(self, header: Mapping[str, Any]) -> tuple[Method, SiteData]:
         plan = header["plan"]
+        if self.agreement is not None:
+            self.agreement.check_plan(plan)
         cls = methods.get(plan["method"])
         params = cls.Params(**plan["settings"])
         spec = unpack_spec(plan["task"])
+        if self.agreement is not None:
+            self.agreement.check_spec(spec)
         info = spec.clients[int(header["client"])]
         if (info.name, info.model) != (self.site.name, self.site.model):
             raise MessageError(
@@ -154,8 +163,9 @@ class ClientWorker:
 
     # -- state between two messages --------------------------------------------------------------------------------
 
-    def _load_client(self, method: Method, data: SiteData, header: Mapping[str, Any]) -> Client:
-        """The client in its state after message ``base``, the last one that the server got a reply to."""
+    def _load_client(self, method: Method, data: SiteData, header: Mapping[str, Any]) -> tuple[Client, Position]:
+        """The client, and its position in the sequence of actions, after message ``base``: the last one that the
+        server got a reply to."""
         spec, index = method.spec, int(header["client"])
         device = pick_device(self.site.device)
         view = None
@@ -165,7 +175,7 @@ class ClientWorker:
         client = new_client(method, index, private, view, device=device, precision=self.site.precision)
         if method.params.dp_noise:
             client.secure_random = SecureRandom()
-        base = int(header["base"])
+        base, position = int(header["base"]), Position()
         if base:
             path = self._state_path(header, base)
             if not path.exists():
@@ -175,8 +185,9 @@ class ClientWorker:
             flat = load_tensors(path)
             about = json.loads(bytes(flat.pop("about").tolist()))
             client.round, client.phase = int(about["round"]), str(about["phase"])
+            position = Position(*about["position"])
             client.load(flat)
-        return client
+        return client, position
 
     # -- differential privacy --------------------------------------------------------------------------------------
 
@@ -219,10 +230,10 @@ class ClientWorker:
         serial = int(header["serial"])
         return self._run_folder(header) / f"reply-{serial:08d}-{digest.hexdigest()[:32]}.safetensors"
 
-    def _save_client(self, client: Client, header: Mapping[str, Any]) -> None:
+    def _save_client(self, client: Client, position: Position, header: Mapping[str, Any]) -> None:
         """Write the state after this message, and delete those that the server cannot ask for any more."""
         path = self._state_path(header, int(header["serial"]))
-        about = json.dumps({"round": client.round, "phase": client.phase}).encode()
+        about = json.dumps({"round": client.round, "phase": client.phase, "position": position}).encode()
         try:
             with atomic_path(path) as part:
                 save_tensors(part, {**client.state(), "about": torch.tensor(list(about), dtype=torch.uint8)})

@@ -26,6 +26,7 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
 from fedchoir.core.eligibility import Secure
+from fedchoir.deploy.agreement import Agreement
 from fedchoir.deploy.client_worker import ClientWorker
 from fedchoir.deploy.flower_process import FlowerProcess
 from fedchoir.deploy.log import Log
@@ -55,6 +56,7 @@ class NodeOptions:
     secure: Secure = False
     peers: Path | None = None
     epsilon: float | None = None
+    agreement: Agreement | None = None
 
     @property
     def identity(self) -> Identity:
@@ -196,10 +198,14 @@ class Node:
             verify_signature(options.ca, *signature_of(message.content), run, node, text, blobs)
         if message.metadata.message_type == SITE_INFO:
             self._log("the server asks for this site's information: sizes, class names, versions")
-            return Envelope(site.site_info(Envelope.read(text, blobs, options.limit).header))
+            request = Envelope.read(text, blobs, options.limit).header
+            if options.agreement is not None:
+                options.agreement.check_plan(request)
+            return Envelope(site.site_info(request))
         worker = ClientWorker(
-            site, site.work / "state", options.limit, options.identity, options.secure, options.epsilon, self._log
-        )
+            site, site.work / "state", limit=options.limit, identity=options.identity, secure=options.secure,
+            epsilon=options.epsilon, agreement=options.agreement, log=self._log,
+        )  # fmt: skip
         return worker.handle(text, blobs)
 
 
