@@ -18,7 +18,6 @@ from textwrap import fill
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
-from tools.prose_numbers import Numbers
 
 from fedchoir.experiments.sweep import read_sweep
 from fedchoir.reporting.run_groups import Row, over_seeds
@@ -26,6 +25,7 @@ from fedchoir.reporting.store import evaluated
 from fedchoir.reporting.tables import as_text
 from fedchoir.utils.errors import UsageError
 from fedchoir.utils.io import read_toml
+from tools.prose_numbers import Numbers
 
 
 class About(BaseModel):

@@ -55,13 +55,13 @@ class Agreement:
         """Raise `MessageError` unless method, settings and public set are those of the agreed file."""
         if plan["method"] != self.method:
             raise MessageError(
-                f"refused: the server asks for {plan['method']!r}, and the agreed file says {self.method!r}"
+                f"refused: the server asks for {plan['method']!r}, and the agreed file has {self.method!r}"
             )
         for name in sorted({*plan["settings"], *self.settings}):
             asked, agreed = plan["settings"].get(name), self.settings.get(name)
             if asked != agreed:
                 raise MessageError(
-                    f"refused: the server asks for {name} = {asked!r}, and the agreed file says {agreed!r}"
+                    f"refused: the server asks for {name} = {asked!r}, and the agreed file has {agreed!r}"
                 )
         asked = {key: value for key, value in (plan["public"] or {}).items() if key != "digest"}
         if asked != dict(self.public or {}):
@@ -74,7 +74,7 @@ class Agreement:
             ("rounds", spec.rounds, self.rounds), ("seed", spec.seed, self.seed), ("sites", sites, self.sites),
         ):  # fmt: skip
             if asked != agreed:
-                raise MessageError(f"refused: the server gives {name} = {asked!r}, and the agreed file says {agreed!r}")
+                raise MessageError(f"refused: the server gives {name} = {asked!r}, and the agreed file has {agreed!r}")
 
 
 class Position(NamedTuple):
