@@ -1,8 +1,6 @@
 """The root command, and how errors end it: exit code 2 for bad input, 3 below quorum, 4 if a checkpoint could not be
 written, 5 if a process of the run died. Each prints one line."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated

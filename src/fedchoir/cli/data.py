@@ -1,7 +1,5 @@
 """data show, fetch and check."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

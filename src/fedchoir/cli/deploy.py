@@ -1,7 +1,5 @@
 """keys, serve, node and federation check: federations of real sites."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated

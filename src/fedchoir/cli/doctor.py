@@ -1,7 +1,5 @@
 """doctor: what this machine has for running federations, and what is missing."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

@@ -1,7 +1,5 @@
 """report, ui and analyse: look at runs."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """run, demo and list."""
 
-from __future__ import annotations
-
 import shutil
 from enum import StrEnum
 from pathlib import Path

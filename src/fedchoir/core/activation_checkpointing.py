@@ -5,8 +5,6 @@ dropout repeats its draws, and BatchNorm updates its running statistics once. `r
 that the C library would otherwise keep.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 from collections.abc import Iterator

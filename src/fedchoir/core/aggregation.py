@@ -4,8 +4,6 @@ An aggregator takes payloads one client at a time, in the order of the clients. 
 instead of K payloads, and the result does not depend on who replied first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 

@@ -1,7 +1,5 @@
 """Assignments of models to clients in which no client keeps its own model."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment

@@ -1,7 +1,5 @@
 """Batches of private and of public samples: their order, augmentation and normalisation."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ checksum in ``manifest.json``, and the manifest has one in ``latest.json``. The 
 run whose newest one was damaged on disk can resume from the one before.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

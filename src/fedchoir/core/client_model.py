@@ -1,7 +1,5 @@
 """A client's model and auxiliary modules on a device. Outputs are float32, whatever the precision of the pass."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 

@@ -1,7 +1,5 @@
 """Accuracies: one row per model, one column per test set."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """One exchange on the server: it checks replies, enforces the quorum, aggregates, and counts bytes and messages."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """What the server and all clients know about a federation before it starts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 

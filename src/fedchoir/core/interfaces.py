@@ -1,7 +1,5 @@
 """What the server needs from an engine and from a method; `fedchoir.engines` and `fedchoir.methods` implement it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, runtime_checkable
 

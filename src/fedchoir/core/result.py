@@ -1,7 +1,5 @@
 """The result of a run, ``result.json``, and the events of its rounds, ``events.jsonl``."""
 
-from __future__ import annotations
-
 import json
 import platform
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ A rule replaces every (weighted) mean of a method. It compares individual payloa
 and it stores K payloads where a mean streams. Client weights are ignored: a hostile client could claim any.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from functools import partial

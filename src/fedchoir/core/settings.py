@@ -1,7 +1,5 @@
 """The options that every method has. A method's own ``Params`` adds its own to these."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from pydantic import Field, NonNegativeInt, field_validator

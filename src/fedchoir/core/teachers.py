@@ -1,7 +1,5 @@
 """Frozen models: teachers, global and previous models. Their weights are shared, never copied or changed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from copy import deepcopy

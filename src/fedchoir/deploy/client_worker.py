@@ -1,7 +1,5 @@
 """Run a client at its site: load its state from disk, carry out one message, and save the state again."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

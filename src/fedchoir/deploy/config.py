@@ -1,7 +1,5 @@
 """FEDERATION.toml: what the sites have agreed on, and who takes part."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Literal
 

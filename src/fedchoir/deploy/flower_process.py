@@ -4,8 +4,6 @@ Both run in Flower's process isolation: fedchoir takes the place of the ServerAp
 bundle that arrives is never unpacked or run.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re

@@ -3,8 +3,6 @@
 Each site creates its own pair and sends only the public half. Private files are readable by their owner only.
 """
 
-from __future__ import annotations
-
 import datetime
 import ipaddress
 import re

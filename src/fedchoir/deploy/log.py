@@ -1,7 +1,5 @@
 """The server's log: one line per round, and one for every client that was left out."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

@@ -4,8 +4,6 @@ The node takes the ClientApp's part in Flower's process isolation. It imports ev
 message: a message starts in milliseconds instead of seconds, and a client that hangs is killed at its deadline.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """Envelopes as Flower records: a header text and raw bytes. Flower's own array formats are never decoded."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict

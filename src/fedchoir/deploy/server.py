@@ -1,7 +1,5 @@
 """``fedchoir serve``: start the SuperLink, register the sites, check that they fit together, and run the rounds."""
 
-from __future__ import annotations
-
 import json
 import secrets
 import shutil

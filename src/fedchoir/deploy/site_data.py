@@ -1,7 +1,5 @@
 """A site's data on disk: a folder of images or an ``.npz`` file, and its copy of the public set."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

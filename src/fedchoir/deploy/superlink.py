@@ -1,7 +1,5 @@
 """The server's SuperLink: a child process, the nodes registered with it, and the run that this process drives."""
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections.abc import Iterator

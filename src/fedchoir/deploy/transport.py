@@ -1,7 +1,5 @@
 """Carry envelopes over Flower's grid: register sites as they connect, send messages, and collect replies in time."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Mapping

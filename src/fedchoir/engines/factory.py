@@ -1,7 +1,5 @@
 """Creates the engine for the devices of a run."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext

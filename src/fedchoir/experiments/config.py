@@ -1,7 +1,5 @@
 """`Experiment`: what to run. `make_plan` fills in everything that was left open."""
 
-from __future__ import annotations
-
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path

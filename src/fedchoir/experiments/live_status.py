@@ -1,7 +1,5 @@
 """``DIR/live.json``: which client is in which phase of a running experiment, read by the live page."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

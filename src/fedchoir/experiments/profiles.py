@@ -1,7 +1,5 @@
 """What a profile sets for a method: ``profiles.toml``, and the ``profiles`` that a plug-in has on its class."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache

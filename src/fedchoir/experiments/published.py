@@ -6,8 +6,6 @@ A row of a sweep file names the published row that belongs to it: ``published = 
 a row stands for are in the sweep file of its table, ``experiments/<paper>/<table>.toml``.
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The published tables as sweep files: ``experiments/<paper>/<table>.toml``."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from functools import cache

@@ -1,7 +1,5 @@
 """``fedchoir.run``: from an `Experiment` to a `Result` and the folder of the run."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence

@@ -6,8 +6,6 @@ executes a run holds its lock, so two sweeps may share a folder; the system rele
 everything that a run prints goes to the log of the run.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os

@@ -15,8 +15,6 @@
 A run is called by its scenario, its label (a variant's, or else the method) and the settings of the grid.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence

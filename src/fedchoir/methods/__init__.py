@@ -1,8 +1,6 @@
 """The methods, one file each. A file in this folder that defines a `Method` with a name is registered by being here;
 a user's own are plug-ins (`fedchoir.utils.plugins`)."""
 
-from __future__ import annotations
-
 import difflib
 import importlib
 import pkgutil

@@ -1,7 +1,5 @@
 """The base classes of all methods: explicit phases over explicit state. A method knows no engine."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any, ClassVar

@@ -4,8 +4,6 @@ Each line holds what was released and the hash of the line before it, so that a 
 composed over all lines (dp-accounting's PLD accountant). The site sets the limit; no server can raise it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Differential privacy: models without BatchNorm, and the ε of Poisson-sampled Gaussian steps (dp-accounting's PLD)."""
 
-from __future__ import annotations
-
 import math
 from copy import deepcopy
 from functools import lru_cache

@@ -4,8 +4,6 @@ torch's CPU generator keeps only 32 bits of its seed, so whoever guesses the see
 ChaCha20 key of 256 bits comes from the operating system, once per `SecureRandom`, and is never stored.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Sequence

@@ -6,8 +6,6 @@ Every finished run becomes one record of ``results/digits/runs.jsonl``: label, e
 output folder), result and rounds. A run that the store already holds is replaced; all others stay.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tomllib

@@ -1,7 +1,5 @@
 """The measured cost of a table row: bytes, messages, models held and seconds (the FCCL+ paper only counts symbols)."""
 
-from __future__ import annotations
-
 from math import prod
 from pathlib import Path
 from statistics import mean

@@ -1,7 +1,5 @@
 """Draws the data of `fedchoir.reporting.analysis` with matplotlib, in colour-blind-safe colours, as PNG or SVG."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What there is: methods, scenarios, models, public sets and their options, as tables for the terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args

@@ -4,8 +4,6 @@ The charts are drawn by assets/charts.js instead of plotly.js: the page has a fe
 megabytes.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import html

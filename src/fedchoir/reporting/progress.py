@@ -1,7 +1,5 @@
 """The progress bar of a run: rounds, accuracy, current client and remaining time."""
 
-from __future__ import annotations
-
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 

@@ -1,7 +1,5 @@
 """Writes a table with marked cells for the terminal, as Markdown or as LaTeX."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Runs as JSON values for the report and the live page, finished or not."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

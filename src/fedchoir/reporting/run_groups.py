@@ -1,7 +1,5 @@
 """Groups finished runs into table rows: runs that differ only in their seed form one row."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

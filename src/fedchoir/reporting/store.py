@@ -8,8 +8,6 @@ its row, its experiment, every field of its result, and its rounds as columns. I
     pandas.DataFrame(runs.events[0])        # the rounds of the first run
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path

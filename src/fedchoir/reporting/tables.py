@@ -1,7 +1,5 @@
 """Tables of finished runs: accuracies, accuracies of each client, or cost; for the terminal, Markdown, LaTeX, CSV."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Writes the curves of a run as TensorBoard events under ``DIR/tensorboard``."""
 
-from __future__ import annotations
-
 from itertools import islice
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The devices of a run: one, or several with a process each."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

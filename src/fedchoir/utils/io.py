@@ -1,7 +1,5 @@
 """Files that are written whole or not at all, files that only their owner can read, and TOML files of users."""
 
-from __future__ import annotations
-
 import json
 import os
 import tomllib

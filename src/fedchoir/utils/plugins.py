@@ -5,8 +5,6 @@ variable FEDCHOIR_PLUGINS (separated like PATH), or an entry point in the group 
 and Flower nodes load them too.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import importlib.util

@@ -4,8 +4,6 @@ Every draw comes from a seed and the names of what it is for: ``(seed, "public",
 not depend on the engine, on the order in which clients run, or on a restart: there is no RNG state to save.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Numbers of bytes as text: ``2GB``, ``500 MB``, ``1.5GiB``."""
 
-from __future__ import annotations
-
 import re
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}

@@ -1,7 +1,5 @@
 """The cores of this machine, and the share of each of several processes."""
 
-from __future__ import annotations
-
 import os
 
 

@@ -5,8 +5,6 @@ state in the cache and its modules to the next one; a client that stores nothing
 do not depend on which clients are active.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from copy import deepcopy

@@ -5,8 +5,6 @@ only on the batch, the client's own tensors and the settings. A loss that reads 
 again every round. What cannot be captured (a QR or SVD in the loss) runs eagerly; the numbers are the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ A state that the last checkpoint also holds needs no file: it is dropped and rea
 active again. The files are safetensors and belong to one process; a run is never resumed from them.
 """
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 import weakref

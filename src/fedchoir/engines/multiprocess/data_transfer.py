@@ -1,7 +1,5 @@
 """Values as messages between processes: JSON with tensors as safetensors blobs."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import fields

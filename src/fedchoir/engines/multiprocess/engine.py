@@ -4,8 +4,6 @@ A client stays in one process for the whole run and is an ordinary `Client`, so 
 engine: they do not depend on the number of processes.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace

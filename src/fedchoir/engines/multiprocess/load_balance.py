@@ -1,7 +1,5 @@
 """Distributes clients over processes so that all processes finish at about the same time."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from fedchoir.methods.base import Method

@@ -1,7 +1,5 @@
 """The parent's side of an engine worker."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 It runs an ordinary `LocalEngine` and executes the calls of its parent one after the other.
 """
 
-from __future__ import annotations
-
 import os
 import traceback
 from collections.abc import Iterator, Sequence

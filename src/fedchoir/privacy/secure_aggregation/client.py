@@ -5,8 +5,6 @@ the key shares for the next sum, and those of the last sum until it is unmasked.
 requests that would reveal more than a sum.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import secrets

@@ -15,8 +15,6 @@ prevents this as long as participants agree on who dropped out: nobody reveals b
 (`docs/privacy.md` lists what a dishonest server can still do.)
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import secrets

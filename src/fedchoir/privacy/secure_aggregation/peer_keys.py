@@ -1,7 +1,5 @@
 """Sites sign their secure-aggregation keys and verify the keys of the others, which the server passes on."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Protocol
 

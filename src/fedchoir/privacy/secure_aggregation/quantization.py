@@ -1,7 +1,5 @@
 """Quantisation for secure aggregation: payloads as rows of integers, and sums of such rows as mean payloads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Shamir's secret sharing: any ``threshold`` of the shares give the secret, fewer give nothing at all."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """``fedchoir analyse``: computes the figures of a run and writes each as data and as an image to ``DIR/analysis``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The data of every figure: one function of a run each, with JSON values as result."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

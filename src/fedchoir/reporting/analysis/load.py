@@ -1,7 +1,5 @@
 """Loads a finished run with its clients as they were after the last round."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path

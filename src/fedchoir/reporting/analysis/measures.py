@@ -1,7 +1,5 @@
 """Measures of trained models: CKA between representations, Grad-CAM, and the proxy A-distance of two domains."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import numpy as np

@@ -4,8 +4,6 @@ FedCT Fig. 9 (accuracy per class before and after cross-training), Fig. 2 and 10
 clients).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The runs below a folder, each read again only when one of its files has changed."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

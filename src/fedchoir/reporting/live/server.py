@@ -1,7 +1,5 @@
 """A read-only HTTP server for the live page; without ``--allow-remote`` only this machine can connect."""
 
-from __future__ import annotations
-
 import hashlib
 import html
 import ipaddress

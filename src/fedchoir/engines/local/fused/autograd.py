@@ -1,7 +1,5 @@
 """Autograd functions of the fused layers: each computes its gradients with the kernels of this package."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -5,8 +5,6 @@ and most of these kernels are too small to fill a GPU. Inside `deferred_weight_g
 few and then run in parallel, each on one of a few streams. Outside of it they are computed immediately.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field

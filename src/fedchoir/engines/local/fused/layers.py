@@ -5,8 +5,6 @@ and writes all of memory. Here a norm, its activation and the operations around 
 convolution is a matrix product. Layers of other kinds, and all layers on a CPU, stay torch's own.
 """
 
-from __future__ import annotations
-
 from typing import Any, TypeGuard
 
 import torch
