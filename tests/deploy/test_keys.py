@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
 from cryptography import x509
 
-from fedchoir.deploy.keys import make_authority, make_server, make_site, read_public
+from fedchoir.deploy.keys import fingerprint, make_authority, make_server, make_site, read_public
 from fedchoir.utils.errors import UsageError
 
 
@@ -63,3 +64,16 @@ def test_public_keys_are_read_as_pem(tmp_path: Path) -> None:
         read_public(private)
     with pytest.raises(UsageError, match="cannot read the key"):
         read_public(tmp_path / "missing.pub")
+
+
+def test_fingerprints_are_those_of_the_usual_tools(tmp_path: Path) -> None:
+    make_server(tmp_path, ["fed.example.org"])
+    _, public = make_site(tmp_path, "hospital-a")
+    certificate = tmp_path / "ca.crt"
+    openssl = subprocess.run(
+        ["openssl", "x509", "-in", str(certificate), "-noout", "-fingerprint", "-sha256"],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert openssl.strip().endswith("=" + fingerprint(certificate))
+    ssh = subprocess.run(["ssh-keygen", "-l", "-f", str(public)], capture_output=True, text=True, check=True).stdout
+    assert fingerprint(public) in ssh.split()

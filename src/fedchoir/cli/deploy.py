@@ -41,7 +41,7 @@ def keys(
 ) -> None:
     """Make the server's certificate (and its authority) or a site's key pair."""
     _require_flower()
-    from fedchoir.deploy.keys import make_server, make_site
+    from fedchoir.deploy.keys import fingerprint, make_server, make_site
 
     if not host and not site:
         raise UsageError("give --host HOST for the server's certificate, or --site NAME for a site's key pair")
@@ -49,9 +49,11 @@ def keys(
         for path in make_server(folder, host):
             print_plain(f"{path}")
         print_plain(f"{folder / 'ca.crt'} goes to every site; ca.key and server.key stay here")
+        print_plain(f"sites compare its fingerprint with you by telephone: {fingerprint(folder / 'ca.crt')}")
     for name in site or []:
         private, public = make_site(folder, name)
         print_plain(f"{private} stays here; {public} goes to the server")
+        print_plain(f"the server's operator compares its fingerprint with you: {fingerprint(public)}")
 
 
 @app.command(epilog="Example: [bold]fedchoir serve federation.toml[/]")

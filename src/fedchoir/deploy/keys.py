@@ -3,7 +3,9 @@
 Each site creates its own pair and sends only the public half. Private files are readable by their owner only.
 """
 
+import base64
 import datetime
+import hashlib
 import ipaddress
 import re
 from collections.abc import Sequence
@@ -83,6 +85,15 @@ def read_public(path: Path) -> bytes:
     except (ValueError, UnsupportedAlgorithm):
         raise UsageError(f"{path} is not an elliptic-curve public key; fedchoir keys --site NAME creates one") from None
     return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+def fingerprint(path: Path) -> str:
+    """The SHA-256 of a public key or certificate, as ``ssh-keygen -l`` and ``openssl x509 -fingerprint`` print it."""
+    raw = path.read_bytes()
+    if path.suffix == ".crt":
+        return x509.load_pem_x509_certificate(raw).fingerprint(hashes.SHA256()).hex(":").upper()
+    digest = hashlib.sha256(base64.b64decode(raw.split()[1])).digest()
+    return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
 
 
 def _certificate(
