@@ -72,7 +72,7 @@ def test_unsigned_and_foreign_messages_are_refused(tmp_path: Path) -> None:
 
     def signed(name: str, run: int) -> Message:
         signer = signers[name]
-        return message(certificate=signer.certificate, signature=signer.sign(run, NODE, "{}", []))
+        return message(certificate=signer.certificate, signature=signer.sign(run, NODE, ACTIONS, "{}", []))
 
     for bad in (message(), signed("foreign", RUN), signed("ours", RUN + 1)):
         with pytest.raises(MessageError, match="not signed by this federation's server"):

@@ -13,7 +13,7 @@ from fedchoir.deploy.signing import Signer, verify_signature
 from fedchoir.engines.messages import MessageError
 from fedchoir.utils.errors import UsageError
 
-CONTENT = ("{}", [b"abc"])
+CONTENT = ("train.act", "{}", [b"abc"])
 
 
 def signer(folder: Path) -> Signer:
@@ -27,11 +27,12 @@ def test_a_signature_is_valid_for_one_server_run_node_and_content(tmp_path: Path
     good = ours.sign(1, 2, *CONTENT)
     verify_signature(ca, ours.certificate, good, 1, 2, *CONTENT)
     for certificate, signature, message in (
-        (ours.certificate, good, (3, 2, "{}", [b"abc"])),  # another run
-        (ours.certificate, good, (1, 3, "{}", [b"abc"])),  # another node
-        (ours.certificate, good, (1, 2, "[]", [b"abc"])),
-        (ours.certificate, good, (1, 2, "{}", [b"abd"])),
-        (ours.certificate, good, (1, 2, "{}", [b"ab", b"c"])),
+        (ours.certificate, good, (3, 2, *CONTENT)),  # another run
+        (ours.certificate, good, (1, 3, *CONTENT)),  # another node
+        (ours.certificate, good, (1, 2, "train.act", "[]", [b"abc"])),
+        (ours.certificate, good, (1, 2, "train.act", "{}", [b"abd"])),
+        (ours.certificate, good, (1, 2, "train.act", "{}", [b"ab", b"c"])),
+        (ours.certificate, good, (1, 2, "query.info", "{}", [b"abc"])),  # another type
         (ours.certificate, b"", (1, 2, *CONTENT)),
         (foreign.certificate, foreign.sign(1, 2, *CONTENT), (1, 2, *CONTENT)),
         (b"", good, (1, 2, *CONTENT)),

@@ -176,4 +176,4 @@ def test_messages_are_signed_for_their_run_and_node(tmp_path: Path) -> None:
     grid = FakeGrid({1})
     make(grid, signer=signer).register_sites()
     content = grid.pushed[0].content
-    verify_signature(tmp_path / "ca.crt", *signature_of(content), RUN, 1, *from_records(content, 1000))
+    verify_signature(tmp_path / "ca.crt", *signature_of(content), RUN, 1, SITE_INFO, *from_records(content, 10**6))

@@ -102,5 +102,5 @@ class SignerOfAnotherRun:
     def __init__(self, signer: Signer) -> None:
         self.certificate, self._signer = signer.certificate, signer
 
-    def sign(self, run: int, node: int, text: str, blobs: list[bytes]) -> bytes:
-        return self._signer.sign(run + 1, node, text, blobs)
+    def sign(self, run: int, node: int, message_type: str, text: str, blobs: list[bytes]) -> bytes:
+        return self._signer.sign(run + 1, node, message_type, text, blobs)

@@ -193,7 +193,8 @@ class Node:
         options, site = self.options, self.site
         text, blobs = from_records(message.content, options.limit)
         if options.ca is not None and not options.insecure:
-            verify_signature(options.ca, *signature_of(message.content), run, node, text, blobs)
+            kind = message.metadata.message_type
+            verify_signature(options.ca, *signature_of(message.content), run, node, kind, text, blobs)
         if message.metadata.message_type == SITE_INFO:
             self._log("the server asks for this site's information: sizes, class names, versions")
             request = Envelope.read(text, blobs, options.limit).header

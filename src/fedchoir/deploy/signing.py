@@ -1,4 +1,4 @@
-"""Signatures that bind every message to the federation's server, one Flower run and one node.
+"""Signatures that bind every message and its type to the federation's server, one Flower run and one node.
 
 Anyone who can reach a SuperLink may start runs on it. A node refuses a message unless it is signed with a certificate
 of the federation's authority, for this run and this node, so a foreign run gets nothing from a site.
@@ -40,14 +40,21 @@ class Signer:
         except ValueError:
             raise UsageError(f"{key} is not an elliptic-curve private key; fedchoir keys creates one") from None
 
-    def sign(self, run: int, node: int, text: str, blobs: Sequence[bytes]) -> bytes:
-        return self.key.sign(_digest(run, node, text, blobs), ec.ECDSA(hashes.SHA384()))
+    def sign(self, run: int, node: int, message_type: str, text: str, blobs: Sequence[bytes]) -> bytes:
+        return self.key.sign(_digest(run, node, message_type, text, blobs), ec.ECDSA(hashes.SHA384()))
 
 
 def verify_signature(
-    authority: Path, certificate: bytes, signature: bytes, run: int, node: int, text: str, blobs: Sequence[bytes]
+    authority: Path,
+    certificate: bytes,
+    signature: bytes,
+    run: int,
+    node: int,
+    message_type: str,
+    text: str,
+    blobs: Sequence[bytes],
 ) -> None:
-    """Raise `MessageError` unless a server of this authority signed the message for this run and node."""
+    """Raise `MessageError` unless a server of this authority signed the message, of this type, for this run and node."""
     ca = x509.load_pem_x509_certificate(authority.read_bytes())
     try:
         server = x509.load_pem_x509_certificate(certificate)
@@ -55,7 +62,7 @@ def verify_signature(
         key = server.public_key()
         if not isinstance(key, ec.EllipticCurvePublicKey):
             raise TypeError("not an elliptic-curve key")
-        key.verify(signature, _digest(run, node, text, blobs), ec.ECDSA(hashes.SHA384()))
+        key.verify(signature, _digest(run, node, message_type, text, blobs), ec.ECDSA(hashes.SHA384()))
     except (ValueError, TypeError, InvalidSignature):
         raise MessageError("the message is not signed by this federation's server") from None
     now = datetime.datetime.now(datetime.UTC)
@@ -63,8 +70,8 @@ def verify_signature(
         raise MessageError("the server's certificate has expired: fedchoir keys creates a new one")
 
 
-def _digest(run: int, node: int, text: str, blobs: Sequence[bytes]) -> bytes:
-    digest = hashlib.sha384(f"fedchoir\n{run}\n{node}\n{len(blobs)}\n".encode())
+def _digest(run: int, node: int, message_type: str, text: str, blobs: Sequence[bytes]) -> bytes:
+    digest = hashlib.sha384(f"fedchoir\n{run}\n{node}\n{message_type}\n{len(blobs)}\n".encode())
     for part in (text.encode(), *blobs):
         digest.update(hashlib.sha384(part).digest())
     return digest.digest()

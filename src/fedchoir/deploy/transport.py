@@ -142,7 +142,7 @@ class GridTransport:
         text, certificate, signature = envelope.text(), b"", b""
         if self.signer is not None:
             certificate = self.signer.certificate
-            signature = self.signer.sign(self.grid.run.run_id, node, text, envelope.blobs)
+            signature = self.signer.sign(self.grid.run.run_id, node, message_type, text, envelope.blobs)
         records = to_records(text, envelope.blobs, certificate=certificate, signature=signature)
         group = str(envelope.header.get("serial", ""))
         return Message(records, node, message_type, ttl=deadline + EXTRA_TTL, group_id=group)
