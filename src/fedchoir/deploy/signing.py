@@ -54,7 +54,7 @@ def verify_signature(
     text: str,
     blobs: Sequence[bytes],
 ) -> None:
-    """Raise `MessageError` unless a server of this authority signed the message, of this type, for this run and node."""
+    """Raise `MessageError` unless a server of this authority signed the message for this type, run and node."""
     ca = x509.load_pem_x509_certificate(authority.read_bytes())
     try:
         server = x509.load_pem_x509_certificate(certificate)
