@@ -49,24 +49,27 @@ class Site:
         return changed, blobs
 
 
+RECORDED: list[tuple[ClientWorker, list[Message]]] = []  # one honest run serves all tests
+
+
 @pytest.fixture
-def site(small: Callable[..., Experiment], tmp_path: Path) -> Site:
-    messages: list[Message] = []
-    workers: list[ClientWorker] = []
+def site(small: Callable[..., Experiment], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Site:
+    if not RECORDED:
+        messages: list[Message] = []
 
-    def record(transport: InProcessTransport) -> None:
-        workers.append(transport.workers[0])
-        handle = transport.workers[0].handle
+        def record(transport: InProcessTransport) -> None:
+            honest = transport.workers[0]
+            RECORDED.append((honest, messages))
+            transport.workers[0] = replace(honest)
 
-        def recording(text: str, blobs: list[bytes]) -> Envelope:
-            messages.append((json.loads(text), list(blobs)))
-            return handle(text, blobs)
+            def recording(text: str, blobs: list[bytes]) -> Envelope:
+                messages.append((json.loads(text), list(blobs)))
+                return honest.handle(text, blobs)
 
-        transport.workers[0] = replace(transport.workers[0])
-        transport.workers[0].handle = recording  # type: ignore[method-assign]
+            transport.workers[0].handle = recording  # type: ignore[method-assign]
 
-    run_on_sites(small("fccl+", rounds=2), tmp_path / "honest", change=record)
-    return Site(workers[0], messages, tmp_path / "attacked")
+        run_on_sites(small("fccl+", rounds=2), tmp_path_factory.mktemp("honest"), change=record)
+    return Site(*RECORDED[0], tmp_path / "attacked")
 
 
 def work(name: str, kind: str = "exchange", index: int = 0, **more: Any) -> dict[str, Any]:
