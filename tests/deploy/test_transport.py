@@ -103,7 +103,7 @@ HOSTILE_INFO: dict[str, dict[str, Any]] = {
     "missing": {"train": ...}, "text": {"train": "many"}, "float": {"train": 48.5}, "negative": {"train": -1},
     "huge": {"train": 10**15}, "400 digits": {"train": 10**400}, "boolean": {"test": True}, "none": {"classes": None},
     "no classes": {"classes": []}, "many classes": {"classes": ["x"] * 20_000}, "escape": {"model": "mlp\x1b[2J"},
-    "newline": {"model": "mlp\nround 3: all fine"}, "long": {"model": "m" * 10_000}, "nested": {"public": {"a": {}}},
+    "newline": {"model": "mlp\nround 3: all fine"}, "order": {"model": "mlp\u202e"}, "long": {"model": "m" * 10_000}, "nested": {"public": {"a": {}}},
     "digest": {"public": {"digest": "../../etc/passwd", "size": 1}}, "extra": {"admin": True}, "path": {"name": "x/a"},
     "list": {"name": ["a"]}, "versions": {"versions": {f"v{k}": "1" for k in range(1000)}}, "free": {"free": -5},
 }  # fmt: skip
@@ -119,6 +119,16 @@ def test_hostile_site_information_is_refused_and_logged_in_plain_text(changes: d
     reason = transport.refused[1]
     assert reason.isprintable()
     assert len(reason) < 300
+
+
+@pytest.mark.parametrize("model", ["resnet10@4", "timm:convnext_atto.d2_in1k", "vgg9"])
+def test_names_that_sites_really_have_are_accepted(model: str) -> None:
+    grid = FakeGrid({1})
+    classes = ["T-shirt/top", "golden retriever (dog)", "l'été", "5 %", "犬"]
+    grid.reply = lambda node, message: {**info("a"), "model": model, "classes": classes}
+    transport = make(grid)
+    assert transport.register_sites() == ["a"]
+    assert transport.site_info["a"].classes == classes
 
 
 def test_a_refused_site_is_asked_again_later(monkeypatch: pytest.MonkeyPatch) -> None:

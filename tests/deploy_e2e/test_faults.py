@@ -62,7 +62,7 @@ def test_same_numbers_as_one_process_also_after_a_killed_server(federation: Fede
     assert re.search(
         "stopped: the checkpoint of round . could not be written.*No space left", federation.log("serve.log")
     )
-    assert len([*(federation.folder / "broken" / "checkpoint").glob("round-*")]) == 1
+    assert len([*(federation.folder / "broken" / "checkpoint").glob("round-*")]) in (1, 2)
     server = federation.serve(broken, "--resume")
     federation.finished(server)
     assert results(federation.folder / "broken") == results(federation.folder / "straight")

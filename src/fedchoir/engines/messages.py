@@ -152,8 +152,8 @@ def pack_reply(
     return envelope
 
 
-Name = Annotated[str, Field(max_length=64, pattern=r"^[\w .:+/-]*$")]
-"""A name that another site sent: short, and without control characters."""
+Name = Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]*$")]
+"""A name that another site sent: short, and without characters that control a terminal or the order of a line."""
 
 
 class ReportHeader(BaseModel):
