@@ -103,8 +103,9 @@ HOSTILE_INFO: dict[str, dict[str, Any]] = {
     "missing": {"train": ...}, "text": {"train": "many"}, "float": {"train": 48.5}, "negative": {"train": -1},
     "huge": {"train": 10**15}, "400 digits": {"train": 10**400}, "boolean": {"test": True}, "none": {"classes": None},
     "no classes": {"classes": []}, "many classes": {"classes": ["x"] * 20_000}, "escape": {"model": "mlp\x1b[2J"},
-    "newline": {"model": "mlp\nround 3: all fine"}, "order": {"model": "mlp\u202e"}, "long": {"model": "m" * 10_000}, "nested": {"public": {"a": {}}},
+    "newline": {"model": "mlp\nround 3: all fine"}, "long": {"model": "m" * 10_000}, "nested": {"public": {"a": {}}},
     "digest": {"public": {"digest": "../../etc/passwd", "size": 1}}, "extra": {"admin": True}, "path": {"name": "x/a"},
+    "order": {"model": "mlp\u202e"},
     "list": {"name": ["a"]}, "versions": {"versions": {f"v{k}": "1" for k in range(1000)}}, "free": {"free": -5},
 }  # fmt: skip
 
