@@ -118,6 +118,8 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
         lambda header: header["plan"].update(public={"name": "images.npz", "digest": "0" * 64}), "another public set",
     ),
     "more rounds": (spec("rounds", 1000), "rounds = 1000, and the agreed file has 2"),
+    "more public images than there are": (spec("public_size", 10**12), "this site has 40"),
+    "few public images": (spec("public_size", 2), "this site has 40"),
     "another seed": (spec("seed", 1), "seed = 1, and the agreed file has 0"),
     "an invented site": (
         lambda header: header["plan"]["task"]["clients"].append(dict(header["plan"]["task"]["clients"][0], name="x")),

@@ -139,6 +139,9 @@ class ClientWorker:
         method = cls(params, spec)
         if plan["public"] is not None and (data.public is None or data.public.digest != plan["public"]["digest"]):
             raise MessageError("the public set here is not the federation's: its digest differs")
+        size = len(data.public.images) if data.public is not None else 0
+        if spec.public_size != size or spec.image_size != params.image_size:  # they determine the sequence of actions
+            raise MessageError(f"refused: the server gives {spec.public_size} public images, and this site has {size}")
         return method, data
 
     def _evaluate(self, client: Client, weights: Payload | None, method: Method, data: SiteData) -> list[float]:
