@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test test-e2e test-gpu lint install constraints benchmark docs results browser clean
+.PHONY: demo test test-e2e test-gpu fuzz lint install constraints lock benchmark docs results browser clean
 .DEFAULT_GOAL := demo
 
 demo: $(STAMP)  ## four architectures learn from each other: solo, FedMD, FCCL, FCCL+ in one table
@@ -19,12 +19,18 @@ test-e2e: $(STAMP)  ## real SuperLink and SuperNode processes on 127.0.0.1, one 
 test-gpu: $(STAMP)  ## what needs a CUDA device; CI has none
 	$(BIN)/pytest -m gpu
 
-lint: $(STAMP)  ## style, types, import layers, vocabulary
+FUZZ_COUNT ?= 2000000
+fuzz: $(STAMP)  ## changed inputs for every parser: none may crash (FUZZ_COUNT=200000 for a shorter run)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --count $(FUZZ_COUNT)
+
+lint: $(STAMP)  ## style, types, import layers, vocabulary, secrets, packages (AUDIT=--strict: an audit must be possible)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python tools/check_words.py
+	$(BIN)/python tools/check_secrets.py
+	PATH="$(BIN):$$PATH" $(BIN)/python -m tools.audit $(AUDIT)
 
 install: $(STAMP)
 
@@ -36,6 +42,11 @@ $(STAMP): pyproject.toml constraints.txt
 
 constraints: $(STAMP)  ## write down the versions installed now
 	(echo "# Every version that CI installs. Refresh: make constraints"; $(BIN)/python -m pip freeze --exclude-editable) > constraints.txt
+
+lock: $(STAMP)  ## the packages of a server or node with hashes, in the versions of constraints.txt
+	(echo "# Every package of a server or node, fedchoir[flower,privacy], with the hashes of its files. Refresh: make lock"; \
+	  $(BIN)/uv pip compile pyproject.toml --quiet --extra flower --extra privacy --generate-hashes -c constraints.txt \
+	  --no-emit-index-url --no-header --no-annotate --python-version 3.11) > deploy/requirements.lock
 
 browser:  ## Chromium, for the tests of the report and the live page; playwright's own download is not used
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \

@@ -137,7 +137,7 @@ def usual(work: str, number: int, index: int, weights: dict[str, Tensor]) -> Tra
 def pictures(work: str, number: int) -> Pictures:
     train = engine(work).clients[number].private
     transform = T.Compose([T.ToTensor(), T.Normalize(train.mean, train.std)])
-    return Pictures(train.images, train.labels.tolist(), transform)
+    return Pictures(train.inputs, train.labels.tolist(), transform)
 
 
 def flowers(app: str, work: str, rounds: int, start: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[float]]:

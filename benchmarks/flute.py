@@ -18,7 +18,8 @@ import numpy as np
 import torch
 from sklearn.datasets import load_digits
 
-from fedchoir.data.image.image_set import ImageSet, as_images
+from fedchoir.data.image.image_set import ImageSet
+from fedchoir.data.image.pixels import as_images
 from synthetic_federation import Seconds, federation, from_npz, timed_rounds, unnormalised
 
 SIZE, GOAL, FLUTE, FLOWER = 28, 20.0, 200.0, 1814.0  # the last three in seconds

@@ -23,7 +23,8 @@ from torch import Tensor
 from fedchoir import methods
 from fedchoir.core.client import Client
 from fedchoir.core.federation_spec import ClientInfo, FederationSpec
-from fedchoir.data.image.image_set import ImageSet, normalise
+from fedchoir.data.image.image_set import ImageSet
+from fedchoir.data.image.pixels import normalise
 from fedchoir.data.options import DataOptions
 from fedchoir.data.scenario import ClientData, info, load_scenario
 from fedchoir.engines.local.client_factory import new_client
@@ -133,7 +134,7 @@ def participant(o: argparse.Namespace) -> tuple[SelfSupervised, Client, ImageSet
 def features(method: SelfSupervised, client: Client, images: ImageSet) -> Tensor:
     """Calibrated features of images without augmentation, N×n in float64."""
     client.model.eval()
-    parts = [normalise(chunk, images.mean, images.std) for chunk in images.images.split(500)]
+    parts = [normalise(chunk, images.mean, images.std) for chunk in images.inputs.split(500)]
     return torch.cat([method.calibrated(client, part) for part in parts]).double()
 
 

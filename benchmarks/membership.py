@@ -19,18 +19,17 @@ import time
 from typing import Any
 
 import torch
-from sklearn.metrics import roc_auc_score
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import nn
 
 from fedchoir import Experiment
 from fedchoir.core.server import Server
-from fedchoir.data.image.image_set import ImageSet, normalise
+from fedchoir.data.image.image_set import ImageSet
+from fedchoir.data.image.pixels import normalise
 from fedchoir.engines.local.engine import LocalEngine
 from fedchoir.experiments.config import make_plan
 from fedchoir.experiments.run import prepare
 from fedchoir.models import build
-from fedchoir.privacy import dp
+from fedchoir.privacy import dp, membership
 from fedchoir.utils.rng import seeded
 
 MODEL = "simple_cnn@16"
@@ -51,16 +50,14 @@ def train(noise: float, epochs: int, seed: int) -> tuple[Any, Any, list[float]]:
     return engine, scenario, cost
 
 
-def losses(logits: Any, images: ImageSet) -> Tensor:
+def auc(logits: Any, seen: ImageSet, unseen: ImageSet) -> float:
+    count = torch.arange(min(len(seen), len(unseen)))
+    pair = [images.subset(count) for images in (seen, unseen)]
     with torch.no_grad():
-        z = logits(normalise(images.images, images.mean, images.std))
-    return F.cross_entropy(z, images.labels, reduction="none")
-
-
-def auc(logits: Any, members: ImageSet, others: ImageSet) -> float:
-    count = min(len(members), len(others))
-    scores = torch.cat([-losses(logits, members)[:count], -losses(logits, others.subset(torch.arange(count)))])
-    return float(roc_auc_score([1] * count + [0] * count, scores))
+        outputs = [logits(normalise(images.inputs, images.mean, images.std)) for images in pair]
+    return membership.loss_attack(
+        *(membership.losses(z, images.labels) for z, images in zip(outputs, pair, strict=True))
+    ).value
 
 
 def distilled(engine: Any, client: Any, seed: int) -> nn.Module:
@@ -71,13 +68,7 @@ def distilled(engine: Any, client: Any, seed: int) -> nn.Module:
     released = [(client.public_samples(batch), engine.method.share(client, batch)["logits"]) for batch in batches]
     with seeded(seed, "student"):
         student = build(MODEL, len(engine.method.spec.classes))
-    optimizer = torch.optim.Adam(student.parameters(), lr=1e-3)
-    for _ in range(40):
-        for images, logits in released:
-            optimizer.zero_grad()
-            F.mse_loss(student(images), logits).backward()
-            optimizer.step()
-    return student.eval()
+    return membership.distilled(student, released)
 
 
 def main() -> None:
@@ -96,7 +87,7 @@ def main() -> None:
                 test = scenario.tests[scenario.clients[k].domain]
                 client.model.eval()
                 model = auc(client.logits, client.private, test)
-                (accuracy,) = engine.method.evaluate(client, [test])
+                accuracy = engine.method.evaluate(client, [test])[0].accuracy
                 student = distilled(engine, client, seed)
                 rows.append((accuracy, model, auc(student, client.private, test), max(cost, default=float("inf"))))
         accuracy, model, logits, epsilon = (sum(column) / len(column) for column in zip(*rows, strict=True))

@@ -73,7 +73,7 @@ class PlainLoop:
 
         def loader(images: Any, labels: Iterable[int], batch: int, shuffle: bool, *augment: Any) -> Any:
             transform = T.Compose([*augment, T.ToTensor(), T.Normalize(images.mean, images.std)])
-            pictures = Pictures(images.images, labels, transform)
+            pictures = Pictures(images.inputs, labels, transform)
             return DataLoader(pictures, batch_size=batch, shuffle=shuffle, num_workers=o.workers)
 
         size = params.image_size

@@ -21,7 +21,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedchoir.data.image.image_set import ImageSet, normalise
+from fedchoir.data.image.image_set import ImageSet
+from fedchoir.data.image.pixels import normalise
 from synthetic_federation import Seconds, federation, from_npz, synthetic, timed_rounds
 
 CLIENTS, EACH, COHORT, BATCH = 1000, 50, 50, 10
@@ -32,7 +33,7 @@ class Pfl:
 
     def __init__(self, python: Path, pool: ImageSet, folder: Path, clients: int, channels_last: bool) -> None:
         path = folder / "images.npz"
-        np.savez(path, x=normalise(pool.images, pool.mean, pool.std).numpy(), y=pool.labels.numpy())
+        np.savez(path, x=normalise(pool.inputs, pool.mean, pool.std).numpy(), y=pool.labels.numpy())
         worker = Path(__file__).with_name("pfl_worker.py")
         numbers = [str(n) for n in (clients, EACH, COHORT, int(channels_last))]
         self._process = subprocess.Popen(

@@ -18,9 +18,11 @@ import torch
 from fedchoir import methods
 from fedchoir.core.federation_spec import ClientInfo, FederationSpec
 from fedchoir.core.server import Server
-from fedchoir.data.image.image_set import ImageSet, as_images
+from fedchoir.data.image.image_set import ImageSet
+from fedchoir.data.image.pixels import as_images
 from fedchoir.data.scenario import ClientData, Scenario
 from fedchoir.engines.local.engine import LocalEngine
+from fedchoir.utils.input_spec import InputSpec
 
 
 def synthetic(count: int, size: int, classes: int = 10, seed: int = 0) -> ImageSet:
@@ -56,7 +58,7 @@ def windows(pool: ImageSet, clients: int, each: int) -> Iterator[ImageSet]:
         starts = np.arange(clients) * each
     for k in range(clients):
         at = int(starts[k % len(starts)])
-        yield ImageSet(pool.images[at : at + each], pool.labels[at : at + each], pool.mean, pool.std)
+        yield ImageSet(pool.inputs[at : at + each], pool.labels[at : at + each], pool.mean, pool.std)
 
 
 def federation(
@@ -76,9 +78,9 @@ def federation(
     classes = tuple(str(c) for c in range(10))
     data = tuple(ClientData(f"client-{k}", part, "global") for k, part in enumerate(windows(pool, clients, each)))
     infos = tuple(ClientInfo(d.name, model, each, len(test), "global") for d in data)
-    size = pool.images.shape[-1]
+    size = pool.inputs.shape[-1]
     cls = methods.get(method)
-    spec = FederationSpec(classes, infos, rounds, 0, image_size=size)
+    spec = FederationSpec(classes, infos, rounds, 0, inputs=InputSpec.image(size))
     instance = cls(cls.Params(image_size=size, lr_schedule="constant", **settings), spec)
     scenario = Scenario("synthetic", classes, data, {"global": test})
     engine = LocalEngine(

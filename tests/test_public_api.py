@@ -126,7 +126,7 @@ class Proto(Method):
         client.train(self.local_loss, prototype=received["prototypes"][client.private.labels])
 
     def local_loss(self, client: Client, batch: Batch) -> Tensor:
-        h, z = client.features_and_logits(batch.images)
+        h, z = client.features_and_logits(batch.inputs)
         distance = mse_loss(client.run_module("projector", h), batch["prototype"])
         return stack([cross_entropy(z, batch.labels), self.params.pull * distance]).sum()
 '''

@@ -26,6 +26,7 @@ from fedchoir.core.teachers import Teacher
 from fedchoir.core.training import Batch
 from fedchoir.experiments.config import Experiment
 from fedchoir.experiments.run import run
+from fedchoir.experiments.trained import load_model
 from fedchoir.methods.base import Method, PublicMethod
 from fedchoir.payload import MODEL, MODULE, Payload, sends, state_payload
 from fedchoir.utils.errors import UsageError
@@ -54,6 +55,7 @@ __all__ = [
     "__version__",
     "by_name",
     "gather",
+    "load_model",
     "losses",
     "mean",
     "run",

@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from fedchoir.utils.errors import UsageError
+from fedchoir.utils.text import printable
 
 MODEL = "model"  # declares every tensor of the state dict of the architecture that all clients share
 MODULE = "module"  # declares every tensor of the auxiliary module (`Client.modules`) of that name
@@ -94,8 +95,8 @@ class Payload(Mapping[str, Tensor]):
             header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
             scalars = json.loads(header.get("__metadata__", {}).get("scalars", "{}"))
             return cls(tensors, scalars=scalars)
-        except (SafetensorError, ValueError, AttributeError, TypeError) as error:
-            raise PayloadError(f"not a payload: {error}") from None
+        except (SafetensorError, ValueError, AttributeError, TypeError, KeyError, ArithmeticError, RecursionError) as e:
+            raise PayloadError(f"not a payload: {printable(str(e), 200)}") from None
 
 
 def state_payload(prefix: str, state: Mapping[str, Tensor]) -> Payload:
@@ -169,7 +170,7 @@ def check(
     for name, spec in expected.items():
         _check_tensor(name, payload[name], spec, known)
     if finite:
-        _check_values(payload)
+        check_values(payload)
 
 
 def zero_payload(
@@ -254,7 +255,7 @@ def _size(symbol: str, actual: int, known: dict[str, int]) -> int:
     return {"+": value + int(number), "-": value - int(number), "*": value * int(number)}[operator]
 
 
-def _check_values(payload: Payload) -> None:
+def check_values(payload: Payload) -> None:
     """Refuse numbers that are not finite, or so large that one client could ruin every model."""
     for name, t in payload.items():
         if t.numel() and t.dtype != torch.bool:

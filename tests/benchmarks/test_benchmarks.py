@@ -47,9 +47,9 @@ def test_clients_are_windows_into_one_pool() -> None:
     for count, distinct in ((5, 100), (500, 100)):
         parts = list(synthetic_federation.windows(pool, count, 20))
         assert len(parts) == count
-        first, last = pool.images.data_ptr(), pool.images[-1].data_ptr()
-        assert all(first <= part.images.data_ptr() <= last and len(part) == 20 for part in parts)
-        assert len({image.data_ptr() for part in parts for image in part.images}) == distinct
+        first, last = pool.inputs.data_ptr(), pool.inputs[-1].data_ptr()
+        assert all(first <= part.inputs.data_ptr() <= last and len(part) == 20 for part in parts)
+        assert len({image.data_ptr() for part in parts for image in part.inputs}) == distinct
 
 
 SMALL = ["--models", "resnet10@4,simple_cnn@4,vgg9@4,resnet12@4", "--repeats", "1"]

@@ -14,7 +14,9 @@ import typer.main
 from fedchoir.cli import app as cli
 from fedchoir.utils.errors import QuorumError, StorageError, UsageError, WorkerError
 
-COMMANDS = "analyse compare data demo doctor federation keys list node report reproduce run serve sweep ui"
+COMMANDS = (
+    "analyse compare data demo doctor export federation keys list node predict report reproduce run serve sweep ui"
+)
 
 
 def test_all_commands_are_there_and_documented() -> None:

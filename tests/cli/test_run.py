@@ -86,7 +86,7 @@ def bad_npz(folder: Path) -> str:
         (["list", "--options", "x"], "no method is called 'x'"),
         (["list", "--options", "solo", "--profile", "best"], "profile = 'best' is not possible"),
         (["run", "solo", "--set", "private=0"], "private = 0 is not possible: it should be one number for all"),
-        (["run", "solo", "--set", "partition=file"], "solo: partition = 'file' is not possible without a file"),
+        (["run", "solo", "--set", "partition=file"], "partition = 'file' is not possible without a file"),
     ],
 )  # fmt: skip
 def test_mistakes_get_one_line_and_leave_nothing_behind(

@@ -127,7 +127,7 @@ def test_no_private_image_leaves_a_client(
     experiment = small(name, rounds=1)
     run(experiment)
     assert bool(sent) == (name in EXCHANGING)
-    images = torch.cat([c.train.images for c in prepare(make_plan(experiment))[1].clients])
+    images = torch.cat([c.train.inputs for c in prepare(make_plan(experiment))[1].clients])
     private = {tuple(x.flatten()[:48].tolist()) for x in images.float() / 255}
     for payload in sent:
         for tensor in payload.values():

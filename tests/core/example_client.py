@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from fedchoir.core.training import Batch
 from fedchoir.data.image.image_set import ImageSet
 from fedchoir.data.public import PublicSet
 from fedchoir.models import build
+from fedchoir.utils.input_spec import InputSpec
 
 CPU = torch.device("cpu")
 BATCH = PublicBatch(round=0, epoch=0, index=0, start=0, size=8)
@@ -27,7 +29,7 @@ def images(count: int, seed: int = 0) -> ImageSet:
 
 
 def public_view(seed: int = 0, augment: Any = "weak") -> PublicView:
-    public = PublicSet("p", images(12, 9).images, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25), (), "")
+    public = PublicSet("p", replace(images(12, 9), mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25)), (), "")
     return PublicView(public, seed=seed, kind=augment, device=CPU)
 
 
@@ -36,10 +38,10 @@ def make_client(count: int = 20, model: str = "resnet10@4", index: int = 0, **se
     torch.manual_seed(0)
     chosen = Settings(**{"local_epochs": 2, "local_batch": 8, "image_size": 16, **settings})
     return Client(
-        index, "a", build(model, 4, image_size=16), images(count), settings=chosen, seed=0, rounds=4,
+        index, "a", build(model, 4, InputSpec.image(16)), images(count), settings=chosen, seed=0, rounds=4,
         public=public_view(),
     )  # fmt: skip
 
 
 def loss(client: Client, batch: Batch) -> torch.Tensor:
-    return cross_entropy(client.logits(batch.images), batch.labels)
+    return cross_entropy(client.logits(batch.inputs), batch.labels)

@@ -12,10 +12,13 @@ from fedchoir.core.actions import Action, Exchange, Round, Script, Step, receive
 from fedchoir.core.exchange import DeferredReport, Reply
 from fedchoir.core.federation_spec import ClientInfo, FederationSpec
 from fedchoir.core.interfaces import ReadState
+from fedchoir.core.metrics import METRICS
+from fedchoir.core.scores import Detail, Evaluation, TestScore, Validation
 from fedchoir.core.settings import Settings
 from fedchoir.payload import Payload, sends
 
 TESTS = ("d0", "d1", "d2")
+DETAILS: tuple[Detail, ...] = ("accuracy", "metrics", "intervals")
 
 
 class TinyMethod:
@@ -101,6 +104,8 @@ class FakeEngine:
         self.seconds = {"public": 0.0, "local": 0.0, "evaluate": 0.0}
         self.messages: list[tuple[int, tuple[int, ...], list[str]]] = []
         self.evaluated: list[dict[str, Tensor] | None] = []
+        self.details: list[Detail] = []  # of the evaluations
+        self.validation: dict[tuple[int, int], Validation] = {}  # by round and client
         self.silent: set[int] = set()  # clients that never reply
         self.errors: dict[int, str] = {}
         self.read: ReadState | None = None
@@ -116,13 +121,16 @@ class FakeEngine:
                 payloads = self.clients[k].run(actions, round_index)
                 yield Reply(k, payloads, self.clients[k].report())
 
-    def row(self, k: int) -> list[float]:
-        """Accuracies on three tests, and one on the client's own share of them."""
-        return [self.clients[k].value + number for number in range(3)]
+    def evaluation(self, k: int, index: int, detail: Detail) -> Evaluation:
+        """Scores on three tests, and the validation that the test has set for the round."""
+        values = [self.clients[k].value + number for number in range(3)]
+        scores = (TestScore(v, {} if detail == "accuracy" else dict.fromkeys(METRICS, v)) for v in values)
+        return Evaluation(tuple(scores), self.validation.get((index, k)))
 
-    def evaluate(self, weights: dict[str, Tensor] | None) -> list[list[float]]:
+    def evaluate(self, weights: dict[str, Tensor] | None, round_index: int, detail: Detail) -> list[Evaluation]:
         self.evaluated.append(weights)
-        return [self.row(k) for k in range(len(self.clients))]
+        self.details.append(detail)
+        return [self.evaluation(k, round_index, detail) for k in range(len(self.clients))]
 
     def states(self) -> Iterator[tuple[str, dict[str, Tensor] | None]]:
         for client in self.clients:
@@ -144,23 +152,24 @@ class FakeDeferringEngine(FakeEngine):
 
     def __init__(self, clients: int = 3) -> None:
         super().__init__(clients)
-        self.queues: dict[int, list[tuple[int, Sequence[Action] | None]]] = {k: [] for k in range(clients)}
+        self.queues: dict[int, list[tuple[int, Sequence[Action] | Detail]]] = {k: [] for k in range(clients)}
 
     def defer(self, clients: Sequence[int], actions: Sequence[Action], round_index: int) -> None:
         for k in clients:
             self.queues[k].append((round_index, actions))
 
-    def defer_evaluation(self, round_index: int, weights: dict[str, Tensor] | None) -> None:
+    def defer_evaluation(self, round_index: int, weights: dict[str, Tensor] | None, detail: Detail) -> None:
         self.evaluated.append(weights)
+        self.details.append(detail)
         for queue in self.queues.values():
-            queue.append((round_index, None))
+            queue.append((round_index, detail))
 
     def flush(self, round_index: int) -> Iterator[Reply]:
         yield from self.execute(range(len(self.clients)), [], round_index)
 
     def execute(self, clients: Sequence[int], actions: Sequence[Action], round_index: int) -> Iterator[Reply]:
         queued = self.queues[clients[0]]
-        names = [a.function.__name__ for _, waiting in queued for a in waiting or ()]
+        names = [a.function.__name__ for _, waiting in queued if not isinstance(waiting, str) for a in waiting]
         self.messages.append((round_index, tuple(clients), [*names, *(a.function.__name__ for a in actions)]))
         for k in reversed(clients):
             if k in self.silent:
@@ -173,22 +182,24 @@ class FakeDeferringEngine(FakeEngine):
             yield Reply(k, payloads, self.clients[k].report(), deferred=deferred)
 
     def _run_queue(self, k: int) -> dict[int, DeferredReport]:
-        client, reports, rows = self.clients[k], {}, {}
-        for index, actions in self.queues[k]:
-            if actions is None:
-                rows[index] = self.row(k)
+        client, reports, found = self.clients[k], {}, {}
+        for index, work in self.queues[k]:
+            if isinstance(work, str):
+                found[index] = self.evaluation(k, index, work)
             else:
-                client.run(actions, index)
+                client.run(work, index)
                 reports[index] = {**reports.get(index, {}), **client.report()}
         self.queues[k].clear()
-        return {i: DeferredReport(reports.get(i, {}), rows.get(i)) for i in {*reports, *rows}}
+        return {i: DeferredReport(reports.get(i, {}), found.get(i)) for i in {*reports, *found}}
 
     def states(self) -> Iterator[tuple[str, dict[str, Tensor] | None]]:
         yield from super().states()
-        queued = [[k, index, actions is None] for k, queue in self.queues.items() for index, actions in queue]
+        queued = [
+            [k, index, DETAILS.index(w) if isinstance(w, str) else -1] for k, q in self.queues.items() for index, w in q
+        ]
         yield "queues", {"queues": torch.tensor(queued)} if queued else {}
 
     def load(self, read: ReadState) -> None:
         super().load(read)
-        for k, index, is_evaluation in read("queues").get("queues", torch.zeros(0, 3)).tolist():
-            self.queues[k].append((index, None if is_evaluation else [Step(TinyMethod().train)]))
+        for k, index, detail in read("queues").get("queues", torch.zeros(0, 3)).tolist():
+            self.queues[k].append((index, [Step(TinyMethod().train)] if detail < 0 else DETAILS[detail]))

@@ -11,10 +11,11 @@ import torch
 from torch import nn
 
 from fedchoir.core.activation_checkpointing import blocks, limit_activations, stored_bytes
-from fedchoir.models import VisionModel, build
+from fedchoir.models import Model, build
+from fedchoir.utils.input_spec import InputSpec
 
 
-def training_step(model: VisionModel, images: torch.Tensor) -> tuple[list[torch.Tensor], int]:
+def training_step(model: Model, images: torch.Tensor) -> tuple[list[torch.Tensor], int]:
     """The gradients of one step, and the bytes that were stored for the backward pass."""
     stored: dict[int, int] = {}
     parameters = {p.data_ptr() for p in model.parameters()}
@@ -37,8 +38,8 @@ def test_same_numbers_and_less_memory(name: str) -> None:
     plain = build(name, 10)
     limited = deepcopy(plain)
     images = torch.randn(6, 3, 32, 32)
-    total = sum(stored_bytes(plain, 32).values())
-    limit_activations(limited, 32, batch=6, budget=6 * total / 3)
+    total = sum(stored_bytes(plain, InputSpec.image(32)).values())
+    limit_activations(limited, InputSpec.image(32), batch=6, budget=6 * total / 3)
     gradients, stored = training_step(plain, images)
     gradients_again, stored_again = training_step(limited, images)
     assert all(torch.equal(a, b) for a, b in zip(gradients, gradients_again, strict=True))
@@ -54,11 +55,11 @@ def test_every_block_can_be_recomputed(name: str) -> None:
     gradients = []
     for budget in (1e12, 1.0):
         torch.manual_seed(0)
-        model = build(name, 5, image_size=32).train()
+        model = build(name, 5, InputSpec.image(32)).train()
         for module in model.modules():
             if isinstance(module, nn.Dropout):
                 module.p = 0.0
-        limit_activations(model, 32, 4, budget)
+        limit_activations(model, InputSpec.image(32), 4, budget)
         torch.manual_seed(1)
         model(torch.randn(4, 3, 32, 32)).square().mean().backward()
         gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
@@ -68,14 +69,14 @@ def test_every_block_can_be_recomputed(name: str) -> None:
 def test_small_batches_are_not_recomputed() -> None:
     model = build("resnet10@8", 10)
     before = [type(block) for block in blocks(model.trunk)]
-    limit_activations(model, 32, batch=4, budget=1e9)
+    limit_activations(model, InputSpec.image(32), batch=4, budget=1e9)
     assert [type(block) for block in blocks(model.trunk)] == before
 
 
 def test_a_copy_uses_its_own_weights() -> None:
     torch.manual_seed(0)
     model = build("resnet10@8", 10)
-    limit_activations(model, 32, batch=64, budget=1.0)
+    limit_activations(model, InputSpec.image(32), batch=64, budget=1.0)
     copy = deepcopy(model)
     with torch.no_grad():
         for p in copy.parameters():
@@ -88,6 +89,7 @@ def test_a_copy_uses_its_own_weights() -> None:
 IN_PIECES = """
 import torch
 from fedchoir.core.activation_checkpointing import release_memory, resident_bytes
+from fedchoir.utils.input_spec import InputSpec
 
 before = resident_bytes()
 pieces = [torch.ones(50_000) for _ in range(2500)]  # 0.5 GB in pieces too small for mappings of their own

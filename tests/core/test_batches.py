@@ -29,14 +29,14 @@ def test_an_epoch_contains_every_sample_once_in_a_new_order(augment: str) -> Non
 def test_images_labels_and_targets_belong_together() -> None:
     batches = private_batches()
     mean, std = (torch.tensor(v).view(1, 3, 1, 1) for v in (batches.data.mean, batches.data.std))
-    for batch in batches.batches(range(1), {"row": torch.arange(20), "pixels": batches.data.images}):
+    for batch in batches.batches(range(1), {"row": torch.arange(20), "pixels": batches.data.inputs}):
         assert torch.equal(batch.labels, batches.data.labels[batch["row"]])
-        torch.testing.assert_close(batch.images * std + mean, batch["pixels"].float() / 255)
+        torch.testing.assert_close(batch.inputs * std + mean, batch["pixels"].float() / 255)
 
 
 def test_a_function_as_target_sees_the_augmented_images() -> None:
     for batch in private_batches(private_augment="weak").batches(range(1), {"copy": lambda x: x.clone()}):
-        assert torch.equal(batch["copy"], batch.images)
+        assert torch.equal(batch["copy"], batch.inputs)
 
 
 def test_a_last_batch_of_one_image_is_skipped() -> None:
@@ -57,11 +57,11 @@ def test_views_are_different_augmentations_of_the_same_samples() -> None:
     batches = private_batches(private_augment="weak")
     first = next(iter(batches.batches(range(1), {}, views=3)))
     assert set(first.targets) == {"view2", "view3"}
-    assert first["view2"].shape == first.images.shape
-    assert not torch.equal(first["view2"], first.images)
+    assert first["view2"].shape == first.inputs.shape
+    assert not torch.equal(first["view2"], first.inputs)
     assert not torch.equal(first["view2"], first["view3"])
     alone = next(iter(batches.batches(range(1), {})))
-    assert torch.equal(alone.images, first.images)  # further views do not change the first one
+    assert torch.equal(alone.inputs, first.inputs)  # further views do not change the first one
 
 
 def test_chunks_are_the_samples_in_order_without_augmentation() -> None:
@@ -100,8 +100,8 @@ def test_private_images_are_recolored_as_pixels_each_batch_with_its_own_draw(aug
     mean, std = (torch.tensor(v).view(1, 3, 1, 1) for v in (client.private.mean, client.private.std))
     assert len(set(drawn)) == len(seen) == 6
     for pixels, before, batch in zip(received, plain, seen, strict=True):
-        torch.testing.assert_close(pixels, before.images * std + mean)
-        torch.testing.assert_close(batch.images, ((0.5 - mean) / std).expand_as(pixels))
+        torch.testing.assert_close(pixels, before.inputs * std + mean)
+        torch.testing.assert_close(batch.inputs, ((0.5 - mean) / std).expand_as(pixels))
         assert torch.equal(batch.labels, before.labels)
 
 
@@ -110,25 +110,25 @@ def test_private_images_are_recolored_as_pixels_each_batch_with_its_own_draw(aug
 
 def test_public_batches_of_a_pass_cover_the_set_and_each_pass_has_its_own_order() -> None:
     view = public_view(augment="none")
-    whole = view.images(PublicBatch(0, 0, 0, 0, 12))
-    halves = torch.cat([view.images(PublicBatch(0, 0, n, 6 * n, 6)) for n in range(2)])
+    whole = view.samples(PublicBatch(0, 0, 0, 0, 12))
+    halves = torch.cat([view.samples(PublicBatch(0, 0, n, 6 * n, 6)) for n in range(2)])
     assert torch.equal(whole, halves)
-    other = view.images(PublicBatch(0, 1, 0, 0, 12))
+    other = view.samples(PublicBatch(0, 1, 0, 0, 12))
     assert not torch.equal(whole, other)
     assert {tuple(x.flatten().tolist()) for x in whole} == {tuple(x.flatten().tolist()) for x in other}
 
 
 def test_public_views_depend_on_the_seed_and_not_on_what_was_read_before() -> None:
     one, two = public_view(), public_view()
-    one.images(PublicBatch(3, 0, 0, 0, 4))
-    assert torch.equal(one.images(BATCH), two.images(BATCH))
-    assert not torch.equal(public_view(seed=1).images(BATCH), two.images(BATCH))
+    one.samples(PublicBatch(3, 0, 0, 0, 4))
+    assert torch.equal(one.samples(BATCH), two.samples(BATCH))
+    assert not torch.equal(public_view(seed=1).samples(BATCH), two.samples(BATCH))
 
 
 def test_public_images_are_computed_once_a_round() -> None:
     view = public_view()
-    first = view.images(BATCH)
-    assert view.images(BATCH) is first
-    view.images(PublicBatch(1, 0, 0, 0, 8))
-    assert view.images(BATCH) is not first
-    assert torch.equal(view.images(BATCH), first)
+    first = view.samples(BATCH)
+    assert view.samples(BATCH) is first
+    view.samples(PublicBatch(1, 0, 0, 0, 8))
+    assert view.samples(BATCH) is not first
+    assert torch.equal(view.samples(BATCH), first)

@@ -26,7 +26,7 @@ def test_training_equals_a_plain_loop() -> None:
     for epoch in range(2):
         order = torch.randperm(20, generator=two.generator("private order", epoch))
         for index in order.split(8):
-            pixels = two.private.images[index].float() / 255
+            pixels = two.private.inputs[index].float() / 255
             mean, std = (torch.tensor(v).view(1, 3, 1, 1) for v in (two.private.mean, two.private.std))
             optimizer.zero_grad()
             cross_entropy(two.model((pixels - mean) / std), two.private.labels[index]).backward()
@@ -99,7 +99,7 @@ def test_the_loss_of_the_public_step_sees_what_was_shared() -> None:
     seen: list[torch.Tensor] = []
 
     def spy(k: Client, batch: Batch) -> torch.Tensor:
-        z = k.logits(batch.images)
+        z = k.logits(batch.inputs)
         seen.append(z.detach().clone())
         return z.square().mean()
 
@@ -109,7 +109,7 @@ def test_the_loss_of_the_public_step_sees_what_was_shared() -> None:
 
 def test_targets_of_a_public_step_come_with_the_batch() -> None:
     client, target = make_client(), torch.zeros(8, 4)
-    client.public_step(BATCH, lambda k, batch: (k.logits(batch.images) - batch["logits"]).abs().mean(), logits=target)
+    client.public_step(BATCH, lambda k, batch: (k.logits(batch.inputs) - batch["logits"]).abs().mean(), logits=target)
     assert client.report().keys() == {"public_loss"}
 
 
@@ -130,7 +130,7 @@ def test_recolored_public_images_are_the_same_for_all_clients_and_in_both_halves
     assert not torch.equal(view, one.public_samples(BATCH))
     assert not torch.equal(view, one.public_samples(PublicBatch(1, 0, 0, 0, 8), noisy))
     seen: list[torch.Tensor] = []
-    one.public_step(BATCH, lambda k, batch: seen.append(batch.images) or k.logits(batch.images).mean(), noisy)
+    one.public_step(BATCH, lambda k, batch: seen.append(batch.inputs) or k.logits(batch.inputs).mean(), noisy)
     assert torch.equal(seen[0], view)
     with one.batch_stats_frozen():
         expected = one.features_and_logits(view)[1]
@@ -145,7 +145,7 @@ def test_a_client_without_a_public_set_names_itself() -> None:
 
 
 def test_the_public_optimiser_lives_for_a_round_or_for_a_batch() -> None:
-    square = lambda k, b: k.logits(b.images).square().mean()  # noqa: E731
+    square = lambda k, b: k.logits(b.inputs).square().mean()  # noqa: E731
     client = make_client()
     client.public_step(BATCH, square)
     first = client.optimizers["public"]
@@ -173,7 +173,7 @@ def test_a_teachers_targets_are_the_frozen_models_outputs(mode: Any, augment: st
 
     def spy(k: Client, batch: Batch) -> torch.Tensor:
         with torch.no_grad():
-            expected = frozen.train(mode == "train")(batch.images)
+            expected = frozen.train(mode == "train")(batch.inputs)
         gaps.append((batch["teacher"] - expected).abs().max().item())
         return loss(k, batch)
 

@@ -8,11 +8,12 @@ from torch import nn
 
 from fedchoir.core.client_model import ClientModel
 from fedchoir.models import build
+from fedchoir.utils.input_spec import InputSpec
 
 
 def make_model(precision: str = "fp32", name: str = "resnet10@4") -> ClientModel:
     torch.manual_seed(0)
-    model = build(name, 4, image_size=16).eval()
+    model = build(name, 4, InputSpec.image(16)).eval()
     return ClientModel(model, {"head": nn.Linear(model.feature_dim, 2)}, torch.device("cpu"), precision)
 
 
@@ -51,3 +52,16 @@ def test_parameters_are_those_that_are_trained() -> None:
     assert [id(p) for p in client.parameters()] == [id(p) for p in everything]
     client.model.requires_grad_(False)
     assert [p.shape for p in client.parameters()] == [(2, client.model.feature_dim), (2,)]
+
+
+def test_the_trunk_may_have_its_own_learning_rate() -> None:
+    """The order of the parameters is that of their groups: states of optimisers are numbered by it."""
+    client = make_model(name="resnet10@4[trunk_lr=0.1]")
+    trunk, head = client.parameter_groups()
+    assert (trunk.lr_factor, head.lr_factor) == (0.1, 1.0)
+    assert [id(p) for p in trunk.parameters] == [id(p) for p in client.model.encoder_parameters()]
+    assert len(head.parameters) == 2 + 2
+    assert [id(p) for p in client.parameters()] == [id(p) for p in (*trunk.parameters, *head.parameters)]
+    frozen = make_model(name="resnet10@4[trunk_lr=0.1,train=head]")
+    (only,) = frozen.parameter_groups()
+    assert len(only.parameters) == 2 + 2

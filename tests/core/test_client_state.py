@@ -13,7 +13,7 @@ from fedchoir.core.training import Batch
 
 
 def square(client: Client, batch: Batch) -> torch.Tensor:
-    return client.logits(batch.images).square().mean()
+    return client.logits(batch.inputs).square().mean()
 
 
 def with_head(client: Client) -> Client:

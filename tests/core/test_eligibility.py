@@ -15,11 +15,11 @@ REQUIRES_INDIVIDUAL = {"fedct", "fedexg", "fedfoa", "fedmatch", "pgct", "rhfl"}
 
 
 def test_only_means_can_be_computed_from_a_sum() -> None:
-    assert mean_weights(mean(), 2) == {"": [1.0, 1.0]}
-    assert mean_weights(weighted_mean([1, 2])(), 2) == {"": [1, 2]}
-    assert mean_weights(by_name(a=mean, b=weighted_mean([1, 2]))(), 2) == {"a": [1.0, 1.0], "b": [1, 2]}
-    assert mean_weights(by_name(a=mean, b=gather)(), 2) is None
-    assert mean_weights(gather(), 2) is None
+    assert mean_weights(mean()) == {"": ()}
+    assert mean_weights(weighted_mean([1, 2])()) == {"": [1, 2]}
+    assert mean_weights(by_name(a=mean, b=weighted_mean([1, 2]))()) == {"a": (), "b": [1, 2]}
+    assert mean_weights(by_name(a=mean, b=gather)()) is None
+    assert mean_weights(gather()) is None
 
 
 @pytest.mark.parametrize("name", methods.registry())

@@ -10,7 +10,7 @@ import pytest
 
 from fedchoir.core.federation_spec import ClientInfo, FederationSpec
 from fedchoir.core.result import load_result, own_mean, read_events, split_rows, summarise, versions
-from fedchoir.utils.errors import QuorumError, UsageError
+from fedchoir.utils.errors import UsageError
 
 TESTS = ("x", "y")
 FACTS: dict[str, Any] = {
@@ -69,8 +69,16 @@ def test_clients_that_never_evaluated_are_left_out_with_a_note() -> None:
     assert result.accuracy == [[60.0, 20.0]]
     assert result.notes[0] == "n"
     assert "c1: never evaluated" in result.notes[1]
-    with pytest.raises(QuorumError, match=r"no client reported an accuracy \(c0, c1\)"):
-        summarise(make_spec("x", "y"), TESTS, [event(0, [None, None])], FACTS)
+
+
+@pytest.mark.parametrize("accuracy", [None, [None, None]])
+def test_a_federation_that_reports_no_accuracies_has_a_result_without_them(accuracy: Any) -> None:
+    result = summarise(make_spec("x", "y"), TESTS, [event(0, accuracy)], FACTS)
+    assert [client["name"] for client in result.clients] == ["c0", "c1"]
+    assert (result.accuracy, result.intra, result.inter) == ([], [], [])
+    assert (result.intra_avg, result.inter_avg) == (None, None)
+    assert result.notes == ["n", "no client reports accuracies"]
+    assert result.bytes_up == 10
 
 
 def test_a_result_can_be_read_back(tmp_path: Path) -> None:

@@ -14,14 +14,15 @@ from fedchoir.core.teachers import (
     freeze_batchnorm_stats,
     frozen_batchnorm_stats,
 )
-from fedchoir.models import VisionModel, build
+from fedchoir.models import Model, build
+from fedchoir.utils.input_spec import InputSpec
 
 IMAGES = torch.randn(6, 3, 16, 16, generator=torch.Generator().manual_seed(1))
 
 
-def make_model() -> VisionModel:
+def make_model() -> Model:
     torch.manual_seed(0)
-    return build("resnet10@4", 4, image_size=16)
+    return build("resnet10@4", 4, InputSpec.image(16))
 
 
 def test_outputs_are_logits_features_or_any_function() -> None:

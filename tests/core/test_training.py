@@ -7,7 +7,7 @@ import torch
 from tests.core.example_client import loss, make_client
 from tests.helpers import equal
 
-from fedchoir.core.training import Batch, EagerTrainer, new_optimizer
+from fedchoir.core.training import Batch, EagerTrainer, ParameterGroup, new_optimizer
 
 
 def test_a_batch_gives_its_targets_by_name() -> None:
@@ -50,7 +50,7 @@ def test_optimisers_are_those_of_torch(algorithm: str) -> None:
     ours, plain = (torch.nn.Parameter(torch.arange(4.0)) for _ in range(2))
     options = {"lr": 0.1, "weight_decay": 0.01}
     momentum = {"momentum": 0.9} if algorithm == "sgd" else {}
-    one = new_optimizer(algorithm, [ours], **{"momentum": 0.9, **options})
+    one = new_optimizer(algorithm, [ParameterGroup([ours])], **{"momentum": 0.9, **options})
     two = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[algorithm]([plain], **options, **momentum)
     for p, optimizer in ((ours, one), (plain, two)):
         for _ in range(3):
@@ -68,3 +68,23 @@ def test_predictions_have_no_shortcut_on_the_cpu() -> None:
         assert all(map(torch.equal, trainer.forward(client, x), client.features_and_logits(x)))
     function = torch.nn.Identity()
     assert trainer.accelerated(function) is function
+
+
+@pytest.mark.parametrize("algorithm", ["adam", "sgd"])
+def test_a_group_has_its_own_learning_rate(algorithm: str) -> None:
+    """Each group moves as it would alone with its rate."""
+    factors = (0.1, 1.0)
+    together = [torch.nn.Parameter(torch.arange(4.0)) for _ in factors]
+    groups = [ParameterGroup([p], factor) for p, factor in zip(together, factors, strict=True)]
+    optimizers = [new_optimizer(algorithm, groups, lr=0.5, weight_decay=0.01, momentum=0.9)]
+    alone = [torch.nn.Parameter(torch.arange(4.0)) for _ in factors]
+    for p, factor in zip(alone, factors, strict=True):
+        rate = 0.5 * factor
+        optimizers.append(new_optimizer(algorithm, [ParameterGroup([p])], lr=rate, weight_decay=0.01, momentum=0.9))
+    for _ in range(3):
+        for p in (*together, *alone):
+            p.grad = 2 * p.detach()
+        for optimizer in optimizers:
+            optimizer.step()
+    assert all(map(torch.equal, together, alone))
+    assert not torch.equal(*together)

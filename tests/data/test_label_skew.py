@@ -78,7 +78,7 @@ def test_partition_file_counts_before_leaks_are_left_out(tmp_path, write_npz):
     options = DataOptions(partition="file", partition_file=path, image_size=8)
     scenario = load_scenario("cifar10", root=tmp_path, options=options)
     kept = [torch.from_numpy(images[i]).permute(0, 3, 1, 2) for i in ([1, 2], [6, 9])]
-    assert all(torch.equal(c.train.images, k) for c, k in zip(scenario.clients, kept, strict=True))
+    assert all(torch.equal(c.train.inputs, k) for c, k in zip(scenario.clients, kept, strict=True))
 
 
 def test_validation_under_label_skew(tmp_path, write_npz, assert_disjoint):

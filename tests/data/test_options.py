@@ -11,7 +11,12 @@ from fedchoir.utils.errors import UsageError
 @pytest.mark.parametrize(
     ("field", "value", "wanted"),
     [
-        ("image_size", 4, "image_size = 4 .* greater than or equal to 8"),
+        ("image_size", 4, "image_size = 4 .* one number, or height and width, each from 8 to 512"),
+        ("image_size", "32,600", "image_size = '32,600' .* each from 8 to 512"),
+        ("image_size", (32, 32, 3), "image_size = .* height and width"),
+        ("image_size", "large", "image_size = 'large' .* height and width"),
+        ("aspect", "keep", "aspect = 'keep' .* 'squash', 'pad' or 'crop'"),
+        ("grey_bits", 24, "grey_bits = 24 .* less than or equal to 16"),
         ("clients", 0, "clients = 0 .* greater than or equal to 1"),
         ("beta", 0.0, "beta = 0.0 .* greater than 0"),
         ("beta", float("nan"), "beta = nan"),
@@ -36,3 +41,13 @@ def test_bad_options_name_field_value_and_what_is_right(field, value, wanted):
 def test_not_with_tests_that_hold_private_images():
     with pytest.raises(UsageError, match=r"^centralized = True is not possible with test_split = 'whole-folder'"):
         DataOptions(centralized=True, test_split="whole-folder")
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"), [(64, 64), ("192,256", (192, 256)), ([192, 256], (192, 256)), ((48, 48), 48), ("48, 48", 48)]
+)
+def test_image_size_is_a_side_or_height_and_width(given, kept):
+    assert DataOptions(image_size=given).image_size == kept
+    dumped = DataOptions(image_size=given, cache="somewhere").model_dump(mode="json")
+    assert "cache" not in dumped  # it does not belong to the result
+    assert DataOptions(**dumped).image_size == kept

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedchoir.data.image.image_set import IMAGENET_MEAN, images_digest
-from fedchoir.data.public import PUBLIC, load_public
+from fedchoir.data.image.pixels import IMAGENET_MEAN
+from fedchoir.data.image.public_images import PUBLIC
+from fedchoir.data.public import load_public
 from fedchoir.utils.errors import UsageError
 
 
@@ -22,9 +23,9 @@ def root(tmp_path, write_npz):
 def test_named_sets(root, name):
     public = load_public(name, root=root, seed=1, size=40)
     assert public.name == name
-    assert public.images.shape == (40, 3, 32, 32)
-    assert public.images.dtype == torch.uint8
-    assert public.digest == images_digest(public.images)
+    assert public.samples.inputs.shape == (40, 3, 32, 32)
+    assert public.samples.inputs.dtype == torch.uint8
+    assert public.digest == public.samples.digest()
     assert len(public) == 40
 
 
@@ -36,8 +37,8 @@ def test_draws_follow_the_seed_and_so_does_the_digest(root):
 
 
 def test_normalisation_constants_right_and_swapped(root):
-    right = {n: load_public(n, root=root).mean for n in PUBLIC}
-    swapped = {n: load_public(n, root=root, normalisation="swapped").mean for n in PUBLIC}
+    right = {n: load_public(n, root=root).samples.mean for n in PUBLIC}
+    swapped = {n: load_public(n, root=root, normalisation="swapped").samples.mean for n in PUBLIC}
     assert right["cifar100"] == swapped["tiny-imagenet"] == (0.5071, 0.4867, 0.4408)
     assert right["tiny-imagenet"] == swapped["cifar100"]
     assert right["photos"] == swapped["photos"]
@@ -47,23 +48,23 @@ def test_normalisation_constants_right_and_swapped(root):
 
 
 def test_more_images_than_there_are(root):
-    with pytest.raises(UsageError, match="public_size: 51 images wanted, but cifar100 has 50"):
+    with pytest.raises(UsageError, match="public_size: 51 samples wanted, but cifar100 has 50"):
         load_public("cifar100", root=root, size=51)
     public = load_public("cifar100", root=root, size=51, strict=False)
     assert len(public) == 50
-    assert public.notes[-1] == "public set cifar100: all 50 images used, 51 requested"
+    assert public.notes[-1] == "public set cifar100: all 50 samples used, 51 requested"
     assert public.notes[0].startswith("public set cifar100: 50 training images found")
 
 
 def test_photos_need_no_root_and_can_be_resized():
-    assert load_public("photos", size=10, image_size=24).images.shape == (10, 3, 24, 24)
+    assert load_public("photos", size=10, image_size=24).samples.inputs.shape == (10, 3, 24, 24)
 
 
 def test_own_folder_and_npz(tmp_path, write_tree):
     write_tree(tmp_path / "pictures", ["beach", "hill"], per_class=3)
     np.savez(tmp_path / "own.npz", x=np.zeros((7, 8, 8), np.uint8))
     folder = load_public(str(tmp_path / "pictures"), size=4)
-    assert (len(folder), folder.mean) == (4, IMAGENET_MEAN)
+    assert (len(folder), folder.samples.mean) == (4, IMAGENET_MEAN)
     assert len(load_public(str(tmp_path / "own.npz"))) == 7
 
 

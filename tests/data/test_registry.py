@@ -27,13 +27,17 @@ def test_known_scenarios():
         "cifar100",
         "tiny-imagenet",
         "vireofood172",
+        "heart",
+        "har",
+        "har-people",
+        "amazon-reviews",
     ]
     for name, known in SCENARIOS.items():
         assert known.name == name
         assert len(known.sources) == len(known.domains)
         assert known.private is None or len(known.private) == len(known.domains)
         if known.kind == "domain-shift":
-            assert len(known.models) == len(known.domains)
+            assert len(known.domains) % len(known.models) == 0
         else:
             assert known.defaults["clients"] == 10
     assert SCENARIOS["digits"].private == (150, 80, 5000, 1800)

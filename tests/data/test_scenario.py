@@ -65,9 +65,9 @@ def test_digits_lite(clients, assert_disjoint):
 def test_private_images_follow_the_seed():
     options = DataOptions(private=(50,))
     one, same, other = (load_scenario("digits-lite", seed=s, options=options) for s in (0, 0, 1))
-    assert torch.equal(one.clients[0].train.images, same.clients[0].train.images)
-    assert not torch.equal(one.clients[0].train.images, other.clients[0].train.images)
-    assert torch.equal(one.tests["pen"].images, other.tests["pen"].images)
+    assert torch.equal(one.clients[0].train.inputs, same.clients[0].train.inputs)
+    assert not torch.equal(one.clients[0].train.inputs, other.clients[0].train.inputs)
+    assert torch.equal(one.tests["pen"].inputs, other.tests["pen"].inputs)
 
 
 def test_digits_from_npz_notes_what_is_not_the_papers(digits_root, assert_disjoint):
@@ -193,7 +193,7 @@ def test_folder_of_npz_with_seven_classes(sites, assert_disjoint):
     assert tuple(scenario.tests) == tuple(c.domain for c in scenario.clients) == ("east", "north", "south", "west")
     assert sizes(scenario) == [70] * 4
     assert [len(test) for test in scenario.tests.values()] == [21] * 4
-    assert scenario.tests["east"].images.shape[-2:] == (32, 32)
+    assert scenario.tests["east"].inputs.shape[-2:] == (32, 32)
     assert scenario.notes == ()
     assert_disjoint(scenario)
 
@@ -231,7 +231,7 @@ def test_numbered_classes_are_ordered_as_numbers(tmp_path):
 def test_label_noise_touches_training_labels_only():
     clean, noisy = (load_scenario("digits-lite", seed=1, options=DataOptions(label_noise=r)) for r in (0.0, 0.2))
     for before, after in zip(clean.clients, noisy.clients, strict=True):
-        assert torch.equal(before.train.images, after.train.images)
+        assert torch.equal(before.train.inputs, after.train.inputs)
         assert int((before.train.labels != after.train.labels).sum()) == round(0.2 * len(before.train))
     assert torch.equal(clean.tests["pen"].labels, noisy.tests["pen"].labels)
     assert noisy.notes == ("label noise: 320 training labels made wrong (symmetric, 0.2)",)

@@ -7,9 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedchoir.data.image.image_set import (
-    ImageSet,
-)
+from fedchoir.data.image.image_set import ImageSet
 from fedchoir.data.splits import add_label_noise, apportion, complement, held_out, stratified_sample, unseen
 
 
@@ -68,6 +66,6 @@ def test_label_noise_changes_the_share_asked_for(kind):
     noisy, flips = add_label_noise(images, 5, 0.3, kind, torch.Generator().manual_seed(0))
     changed = noisy.labels != images.labels
     assert int(changed.sum()) == flips == 300
-    assert torch.equal(noisy.images, images.images)
+    assert torch.equal(noisy.inputs, images.inputs)
     steps = set(((noisy.labels - images.labels) % 5)[changed].tolist())
     assert steps == ({1} if kind == "pair" else {1, 2, 3, 4})

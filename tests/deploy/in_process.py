@@ -20,12 +20,16 @@ from fedchoir.data.public import PublicSet
 from fedchoir.data.scenario import Scenario
 from fedchoir.deploy.client_worker import ClientWorker
 from fedchoir.deploy.engine import FlowerEngine
+from fedchoir.deploy.policy import Policy
 from fedchoir.deploy.site_data import LocalSite, SiteData
 from fedchoir.engines.messages import Envelope, MessageError
 from fedchoir.experiments.config import make_plan
 from fedchoir.experiments.run import check_folder, prepare, run_on_engine
+from fedchoir.privacy.secure_aggregation.terms import SecureAggregationError
 
 RUN = "0123456789abcdef"
+TRUSTING = Policy(trust_server=True, metrics=True)
+"""A site that does and reports everything, so that its numbers can be compared with those of a simulation."""
 
 
 class ScenarioSite(LocalSite):
@@ -33,7 +37,8 @@ class ScenarioSite(LocalSite):
 
     def __init__(self, scenario: Scenario, public: PublicSet | None, index: int, model: str) -> None:
         super().__init__(scenario.clients[index].name, model, Path(), Path(), device="cpu")
-        object.__setattr__(self, "_data", SiteData(scenario.clients[index].train, scenario.tests, public))
+        client = scenario.clients[index]
+        object.__setattr__(self, "_data", SiteData(client.train, scenario.tests, public, client.validation))
 
     def prepare(self, settings: Settings, classes: tuple[str, ...], public: Mapping[str, Any] | None) -> SiteData:
         data: SiteData = self._data  # type: ignore[attr-defined]
@@ -61,7 +66,7 @@ class InProcessTransport:
                 continue
             try:
                 reply = self.workers[k].handle(text, blobs)
-            except MessageError as error:
+            except (MessageError, SecureAggregationError) as error:
                 yield k, str(error)
                 continue
             yield k, Envelope.read(reply.text(), reply.blobs)
@@ -72,6 +77,7 @@ def run_on_sites(
     work: Path,
     *,
     resume: bool = False,
+    policy: Policy = TRUSTING,
     change: Callable[[InProcessTransport], None] = lambda transport: None,
 ) -> tuple[Result, InProcessTransport]:
     """Run an experiment on `FlowerEngine`; ``change`` may alter the transport before the first round."""
@@ -80,26 +86,29 @@ def run_on_sites(
     method, scenario, public = prepare(plan)
     transport = InProcessTransport(
         [
-            ClientWorker(ScenarioSite(scenario, public, k, client.model), work / client.name)
+            ClientWorker(ScenarioSite(scenario, public, k, client.model), work / client.name, policy)
             for k, client in enumerate(method.spec.clients)
         ]
     )
     change(transport)
-    engine = FlowerEngine(method, transport, run=RUN, public={"digest": public.digest} if public else None)
+    options = {"digest": public.digest} if public else None
+    engine = FlowerEngine(method, transport, run=RUN, public=options, journal=plan.out / "replies.jsonl")
     result = run_on_engine(
         plan, method, engine, tuple(scenario.tests), notes=[], device="cpu", resume=resume, observers=[]
     )
     return result, transport
 
 
-def stop_before(message: int) -> Callable[[InProcessTransport], None]:
+def stop_before(
+    message: int, otherwise: Callable[[int, dict[str, Any]], str] = lambda client, header: ""
+) -> Callable[[InProcessTransport], None]:
     """Make the server stop, as if it was killed, before it sends message number ``message``."""
 
     def change(transport: InProcessTransport) -> None:
         def fail(client: int, header: dict[str, Any]) -> str:
             if len(transport.sent) == message:
                 raise Stop
-            return ""
+            return otherwise(client, header)
 
         transport.fail = fail
 

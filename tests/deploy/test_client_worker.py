@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import errno
 import json
 import re
@@ -11,13 +12,14 @@ from typing import Any
 
 import pytest
 import torch
-from tests.deploy.in_process import RUN, InProcessTransport, run_on_sites
+from tests.deploy.in_process import RUN, TRUSTING, InProcessTransport, run_on_sites
 from tests.helpers import events
 
 from fedchoir import Experiment, Settings
 from fedchoir.core.private_training import spent
-from fedchoir.deploy import client_worker
+from fedchoir.deploy import run_folder
 from fedchoir.deploy.client_worker import ClientWorker
+from fedchoir.deploy.policy import Policy
 from fedchoir.engines.messages import Envelope, MessageError
 from fedchoir.payload import Payload
 from fedchoir.utils.errors import QuorumError
@@ -29,10 +31,10 @@ def header(**changes: Any) -> str:
 
 
 def test_runs_cannot_name_files_outside_the_work_folder(tmp_path: Path) -> None:
-    worker = ClientWorker(None, tmp_path)  # type: ignore[arg-type]
-    with pytest.raises(MessageError, match="not the name of a run"):
+    worker = ClientWorker(None, tmp_path, TRUSTING)  # type: ignore[arg-type]
+    with pytest.raises(MessageError, match="the request is malformed: run"):
         worker.handle(header(run="../../etc", key_request={"kind": "encryption_key"}), [])
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["audit.jsonl"]
 
 
 def test_only_the_states_that_the_server_may_ask_for_are_stored(
@@ -48,15 +50,17 @@ def test_only_the_states_that_the_server_may_ask_for_are_stored(
     last = [header for header in transport.sent if header["client"] == 0][-1]
     serials = {last["serial"], last["base"], *last["keep"]} - {0}
     assert {path.name for path in (folder / RUN).glob("state-*")} == {f"state-{n:08d}.safetensors" for n in serials}
-    assert re.fullmatch(r"round 1: received .*share \(0 B\)", lines[0])
-    assert re.fullmatch(r"round 1: replies with 3 payloads \([\d.]+ KiB\)", lines[1])
-    assert re.fullmatch(r"round 2: received public_update, .*evaluate, .*share \([\d.]+ KiB\)", lines[2])
+    assert re.fullmatch(r"round 1: the server asks for .*share \(0 B received\)", lines[0])
+    assert re.match(r"round 1: sends logits 3 tensors with 160 numbers \(640 B, from .*; similarity 3 .*", lines[1])
+    assert lines[1].endswith("losses and accuracies")
+    asked = r"round 2: the server asks for public_update, .*evaluate, .*share \([\d.]+ KiB received\)"
+    assert re.fullmatch(asked, lines[2])
 
 
 def test_a_full_disk_leaves_the_state_before_intact(
     small: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save = client_worker.save_tensors
+    save = run_folder.save_tensors
 
     def full(path: Path, tensors: Any) -> None:
         path.write_bytes(b"half")
@@ -65,7 +69,7 @@ def test_a_full_disk_leaves_the_state_before_intact(
     def change(transport: InProcessTransport) -> None:
         def fail(client: int, header: dict[str, Any]) -> str:
             broken = client == 0 and header["work"][-1]["round"] == 1
-            monkeypatch.setattr(client_worker, "save_tensors", full if broken else save)
+            monkeypatch.setattr(run_folder, "save_tensors", full if broken else save)
             return ""
 
         transport.fail = fail
@@ -79,29 +83,39 @@ def test_a_full_disk_leaves_the_state_before_intact(
     assert not list((tmp_path / "sites").rglob("*.part"))
 
 
-def fails_with(change: Callable[[InProcessTransport], None], experiment: Experiment, work: Path) -> str:
+def fails_with(
+    change: Callable[[InProcessTransport], None], experiment: Experiment, work: Path, policy: Policy = TRUSTING
+) -> str:
     with pytest.raises(QuorumError) as error:
-        run_on_sites(experiment, work, change=change)
+        run_on_sites(experiment, work, change=change, policy=policy)
     return str(error.value)
 
 
+NOW = datetime.datetime.now()
+OTHER_HOURS = f"{NOW + datetime.timedelta(hours=6):%H:%M}-{NOW + datetime.timedelta(hours=12):%H:%M}"
+
+
 @pytest.mark.parametrize(
-    ("attributes", "message"),
+    ("policy", "message"),
     [
         ({"secure": True}, "requires secure aggregation, and the server asks without it"),
         ({"secure": "strict"}, "requires strict secure aggregation"),
-        ({"limit": 100}, "100 are allowed"),
+        ({"max_message_mb": 1e-4}, "104 are allowed"),
+        ({"methods": ["fccl+"]}, "method 'fedmd'; this site allows fccl+"),
+        ({"settings": {"local_epochs": {"max": 1}}}, "local_epochs = 2; this site allows at most 1"),
+        ({"max_parameters": 100}, "parameters, and this site allows 100"),
+        ({"min_sites": 4}, "3 sites; this site takes part with at least 4"),
+        ({"max_epsilon": 8}, "dp_noise = 0; this site has a privacy budget"),
+        ({"public_sha256": "0" * 64}, "is not the one of its policy"),
+        ({"hours": OTHER_HOURS}, "this site works from"),
+        ({"trust_server": False}, "this site has agreed to no federation"),
     ],
 )
 def test_what_a_site_requires_is_enforced_there(
-    attributes: dict[str, Any], message: str, small: Callable[..., Experiment], tmp_path: Path
+    policy: dict[str, Any], message: str, small: Callable[..., Experiment], tmp_path: Path
 ) -> None:
-    def change(transport: InProcessTransport) -> None:
-        for worker in transport.workers:
-            for name, value in attributes.items():
-                setattr(worker, name, value)
-
-    assert message in fails_with(change, small("fedmd", rounds=1), tmp_path / "sites")
+    experiment = small("fedmd", rounds=1)
+    assert message in fails_with(lambda _: None, experiment, tmp_path, Policy(**{"trust_server": True, **policy}))
     assert not list((tmp_path / "sites").rglob("state-*"))
 
 
@@ -137,7 +151,7 @@ def test_a_lost_work_folder_is_named(small: Callable[..., Experiment], tmp_path:
         transport.fail = fail
 
     error = fails_with(lose, small("fedmd", rounds=2, settings={"sync": "epoch"}), tmp_path / "sites")
-    assert "has no state after message 1 of this run: was its --work folder lost?" in error
+    assert "there is no state after message 1 of this run: was the --work folder lost?" in error
 
 
 # -- differential privacy ----------------------------------------------------------------------------------------------
@@ -200,7 +214,7 @@ def test_a_site_stops_at_its_own_budget(small: Callable[..., Experiment], tmp_pa
     limit = spent(probe, [48], 1)[0] * 1.05
 
     def limited(transport: InProcessTransport) -> None:
-        transport.workers[0].epsilon = limit
+        transport.workers[0].policy = Policy(trust_server=True, metrics=True, max_epsilon=limit)
 
     _, transport = run_on_sites(experiment, tmp_path / "sites", change=limited)
     name = transport.workers[0].site.name

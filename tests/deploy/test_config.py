@@ -31,6 +31,8 @@ def read(folder: Path, **changes: Any) -> FederationFile:
         ({"sites": [*SITES, {"name": "d", "key": "d.pub", "revoked": True}]}, "site d is revoked: give the model"),
         ({"quorum": 2}, "quorum = 2"),
         ({"methd": "x"}, "did you mean method"),
+        ({"insecure": True}, "insecure = true with address = '0.0.0.0:8000' is not possible"),
+        ({"insecure": True, "address": "fed.example.org:8000"}, "address should be 127.0.0.1:PORT"),
     ],
 )
 def test_one_line_says_what_is_wrong(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -49,7 +51,8 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
 
 
 def test_sites_need_no_keys_without_tls(tmp_path: Path) -> None:
-    federation = read(tmp_path, insecure=True, sites=[{"name": "a"}, {"name": "b"}], max_message_mb=2)
+    sites = [{"name": "a"}, {"name": "b"}]
+    federation = read(tmp_path, insecure=True, sites=sites, max_message_mb=2, address="127.0.0.1:8000")
     assert [site.key for site in federation.sites] == [None, None]
     assert federation.limit == 2 * 2**20
 

@@ -55,6 +55,34 @@ def test_a_stopped_server_resumes_to_the_same_numbers(
     assert numbers(straight) == numbers(stopped)
 
 
+@pytest.mark.parametrize("message", [11, 14, 17])
+def test_a_resumed_server_leaves_out_whom_it_left_out_before(
+    message: int, small: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    """A site was not connected in the first exchange of round 2, and is there when the server resumes. Sites answered
+    the next exchange with the aggregate of the others, and answer it only once."""
+
+    def disconnect(transport: InProcessTransport, connected: bool = False) -> None:
+        def fail(client: int, header: dict[str, Any]) -> str:
+            first = header["work"][-1]["round"] == 1 and header["work"][-1]["batches"][0][2] == 0
+            return "not connected" if client == 2 and first and not connected else ""
+
+        transport.fail = fail
+
+    def stop(transport: InProcessTransport) -> None:
+        disconnect(transport)
+        stop_before(message, transport.fail)(transport)
+
+    settings = {"public_batch": 20}  # two exchanges in a round of three sites
+    straight, stopped = small("fccl", "straight", settings=settings), small("fccl", "stopped", settings=settings)
+    run_on_sites(straight, tmp_path / "one", change=disconnect)
+    with pytest.raises(Stop):
+        run_on_sites(stopped, tmp_path / "two", change=stop)
+    run_on_sites(stopped, tmp_path / "two", resume=True, change=lambda transport: disconnect(transport, connected=True))
+    assert numbers(straight) == numbers(stopped)
+    assert [len(event["left_out"]) for event in events(stopped)] == [0, 1, 0]
+
+
 @pytest.mark.parametrize("name", ["fccl", "fedavg"])
 def test_a_client_that_missed_rounds_returns(name: str, small: Callable[..., Experiment], tmp_path: Path) -> None:
     """It runs the method's setup and the steps of the last round first; other rounds that it missed are dropped."""
@@ -78,12 +106,15 @@ def test_a_client_that_missed_rounds_returns(name: str, small: Callable[..., Exp
 def test_the_result_has_the_sizes_of_a_site_that_joined_late(small: Callable[..., Experiment], tmp_path: Path) -> None:
     def join_late(transport: InProcessTransport) -> None:
         def update(clients: tuple[ClientInfo, ...]) -> tuple[ClientInfo, ...]:
-            return (replace(clients[0], train=999), *clients[1:]) if len(transport.sent) > 3 else clients
+            return (replace(clients[0], train=48 if len(transport.sent) > 3 else 0), *clients[1:])
 
-        transport.update_clients = update  # type: ignore[method-assign]
+        def fail(client: int, header: dict[str, Any]) -> str:
+            return "not connected" if client == 0 and len(transport.sent) <= 3 else ""
+
+        transport.update_clients, transport.fail = update, fail  # type: ignore[method-assign]
 
     result, _ = run_on_sites(small("fedmd", rounds=2), tmp_path / "sites", change=join_late)
-    assert [client["train"] for client in result.clients] == [999, 48, 48]
+    assert [client["train"] for client in result.clients] == [48, 48, 48]
 
 
 class SilentTransport:
@@ -110,7 +141,7 @@ def make_engine(*names: str) -> tuple[FlowerEngine, SilentTransport]:
 def test_errors_become_replies() -> None:
     engine, _ = make_engine("one", "two")
     assert [reply.error for reply in engine.exchange_keys({0: {}, 1: {}})] == ["not connected"] * 2
-    assert engine.evaluate(None) == [[], []]
+    assert engine.evaluate(None, 0, "accuracy") == [None, None]
 
 
 def test_sites_that_join_late_are_known_to_the_method() -> None:

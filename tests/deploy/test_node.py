@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
@@ -9,21 +10,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from flwr.app import Message
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedchoir.deploy import node as module
+from fedchoir.deploy.audit import read_audit
 from fedchoir.deploy.keys import make_server, make_site
 from fedchoir.deploy.node import Node, NodeOptions, receive_reply
-from fedchoir.deploy.records import ACTIONS, EXTRA_TTL, SITE_INFO, from_records, to_records
-from fedchoir.deploy.signing import Signer
+from fedchoir.deploy.policy import Policy
+from fedchoir.deploy.records import ACTIONS, EXTRA_TTL, SITE_INFO, Signature, from_records, to_records
+from fedchoir.deploy.signing import SignedMessage, Signer
 from fedchoir.deploy.site_data import LocalSite
 from fedchoir.engines.messages import Envelope, MessageError
 from fedchoir.utils.errors import UsageError
 from fedchoir.utils.subprocess_channel import ChildProcess
 
 RUN, NODE = 7, 5
+TRUSTING = Policy(trust_server=True)
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +44,8 @@ def task_identity(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"ca": "ca.crt"}, "--key is missing (fedchoir keys creates it); --insecure is only for tests"),
         ({"ca": "ca.crt", "key": "lost"}, "--key lost: there is no such file"),
         ({"server": "fed.example.org"}, "it should be HOST:PORT"),
-        ({"insecure": True, "peers": Path("lost")}, "--peers lost: it should be a folder"),
+        ({"insecure": True, "policy": Policy(peers=Path("lost"))}, "--peers lost: it should be a folder"),
+        ({"insecure": True, "policy": Policy()}, "give --federation FILE, this site's copy of the federation's file"),
     ],
 )
 def test_options_that_are_not_possible(
@@ -49,14 +55,15 @@ def test_options_that_are_not_possible(
     Path("ca.crt").touch()
     paths = {name: Path(value) if name in ("ca", "key") else value for name, value in options.items()}
     with pytest.raises(UsageError, match=re.escape(message)):
-        NodeOptions(**{"server": "localhost:8000", **paths}).check()
-    NodeOptions("localhost:8000", insecure=True).check()
+        NodeOptions(**{"server": "localhost:8000", "policy": TRUSTING, **paths}).check()
+    NodeOptions("localhost:8000", TRUSTING, insecure=True).check()
 
 
 def make_node(folder: Path, **options: Any) -> tuple[Node, list[str]]:
     lines: list[str] = []
     site = LocalSite("red", "mlp", folder / "data.npz", folder / "work", device="cpu")
-    return Node(site, NodeOptions("127.0.0.1:1", **(options or {"insecure": True})), lines.append), lines
+    given = {"policy": TRUSTING, **(options or {"insecure": True})}
+    return Node(site, NodeOptions("127.0.0.1:1", **given), lines.append), lines
 
 
 def message(kind: str = ACTIONS, deadline: float = 20.0, **records: Any) -> Message:
@@ -70,27 +77,73 @@ def test_unsigned_and_foreign_messages_are_refused(tmp_path: Path) -> None:
     node, _ = make_node(tmp_path, ca=tmp_path / "ours" / "ca.crt", key=key)
     signers = {n: Signer.read(tmp_path / n / "server.crt", tmp_path / n / "server.key") for n in ("ours", "foreign")}
 
-    def signed(name: str, run: int) -> Message:
-        signer = signers[name]
-        return message(certificate=signer.certificate, signature=signer.sign(run, NODE, ACTIONS, "{}", []))
+    def signed(name: str = "ours", run: int = RUN, age: float = 0.0, deadline: float = 20.0) -> Message:
+        signer, sent = signers[name], time.time_ns() - int(age * 1e9)
+        content = SignedMessage(run, NODE, ACTIONS, sent, deadline, "{}", [])
+        signature = Signature(signer.certificate, signer.sign(content), sent, deadline)
+        return Message(to_records("{}", [], **signature._asdict()), NODE, ACTIONS, ttl=deadline + EXTRA_TTL)
 
-    for bad in (message(), signed("foreign", RUN), signed("ours", RUN + 1)):
+    for bad in (message(), signed("foreign"), signed(run=RUN + 1)):
         with pytest.raises(MessageError, match="not signed by this federation's server"):
             node.handle(bad, RUN, NODE)
-    with pytest.raises(KeyError):  # the signature is valid, and the message has no content
-        node.handle(signed("ours", RUN), RUN, NODE)
+    with pytest.raises(MessageError, match="the message is 1000 s old, and its deadline was 20 s"):
+        node.handle(signed(age=1000), RUN, NODE)
+    good = signed()
+    with pytest.raises(MessageError, match="the request is malformed"):  # the signature is valid, the content is not
+        node.handle(good, RUN, NODE)
+    with pytest.raises(MessageError, match="this message, or a newer one, was received before"):
+        node.handle(good, RUN, NODE)
+    kinds = [line["kind"] for line in read_audit(tmp_path / "work" / "state" / "audit.jsonl")]
+    assert kinds == ["refused"] * 6
+
+
+def question(**changes: Any) -> Message:
+    request = {"method": "fedmd", "settings": {}, "public": None, **changes}
+    return message(SITE_INFO, text=json.dumps(request))
 
 
 def test_a_question_about_the_site_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LocalSite, "site_info", lambda self, request: {"name": self.name, **request})
+    facts = {"name": "red", "model": "mlp", "train": 9, "public": None}
+    monkeypatch.setattr(LocalSite, "site_info", lambda self, settings, public: facts)
     node, lines = make_node(tmp_path)
-    reply = node.handle(message(SITE_INFO, text='{"method": "fedmd"}'), RUN, NODE)
-    assert reply.header == {"name": "red", "method": "fedmd"}
-    assert lines == ["red: the server asks for this site's information: sizes, class names, versions"]
+    assert node.handle(question(), RUN, NODE).header == facts
+    assert lines == [
+        "red: the server asks about this site: sizes, class names, versions, public set",
+        "red: sends model: mlp, train: 9",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "there"),
+    [("PRIVATE", True), ("PRIVATE", False), ("/etc/passwd", True), ("../data.npz", True), ("module:function", True)],
+)
+def test_a_server_cannot_name_a_file_of_the_site(name: str, there: bool, tmp_path: Path) -> None:
+    """What a site answers does not depend on whether the file exists, and tells nothing about it."""
+    rng = np.random.default_rng(0)
+    images = {"x": rng.integers(0, 256, (12, 16, 16, 3), dtype=np.uint8), "y": np.arange(12) % 2}
+    split = {f"{part}_{name}": array for part in ("train", "test") for name, array in images.items()}
+    np.savez(tmp_path / "data.npz", **split)
+    private = tmp_path / "images.npz"
+    if there:
+        np.savez(private, x=images["x"])
+    node, _ = make_node(tmp_path)
+    public = {"name": str(private) if name == "PRIVATE" else name, "size": 2}
+    with pytest.raises(MessageError) as error:
+        node.handle(question(public=public), RUN, NODE)
+    assert str(error.value).startswith("refused: the public set is not one of photos, ")
+    assert "npz" not in str(error.value)
+
+
+def test_an_error_at_the_site_tells_the_server_its_kind_only(tmp_path: Path) -> None:
+    node, lines = make_node(tmp_path)  # there is no data.npz
+    with pytest.raises(MessageError) as error:
+        node.handle(question(), RUN, NODE)
+    assert str(error.value) == "UsageError at this site; its operator finds the reason in its log"
+    assert str(tmp_path) in lines[-1]
 
 
 def test_large_messages_are_refused(tmp_path: Path) -> None:
-    node, _ = make_node(tmp_path, insecure=True, limit=10)
+    node, _ = make_node(tmp_path, insecure=True, policy=Policy(trust_server=True, max_message_mb=1e-5))
     with pytest.raises(MessageError, match="10 are allowed"):
         node.handle(message(blobs=[b"x" * 20]), RUN, NODE)
 
@@ -121,9 +174,9 @@ def test_a_child_that_raises_dies_or_hangs_becomes_an_error_reply() -> None:
 
     start = time.monotonic()
     for handle, expected in (
-        (raises, "RuntimeError: the scanner is on fire"),
+        (raises, "the client's process failed: RuntimeError"),
         (dies, "the client's process ended with exit code 3"),
-        (hangs, "took longer than the deadline of 1 s"),
+        (hangs, "the client's process took longer than the deadline of 1 s"),
     ):
         reply, error = run_child(handle, deadline=1.0)
         assert error == expected
@@ -157,11 +210,22 @@ def test_the_log_tells_why_the_connection_ended(tmp_path: Path, monkeypatch: pyt
     supernode.code = -9
     assert not node._supernode_runs()
     assert lines == [
-        "red: not connected: the key is not registered; trying again",
-        "red: connected",
-        "red: disconnected from 127.0.0.1:1: it ended its run, was stopped or revoked this site; reconnecting",
-        "red: the SuperNode process was killed by signal 9; starting it again",
+        "red: not connected to 127.0.0.1:1: the key is not registered; trying again",
+        "red: connected to 127.0.0.1:1: waiting for requests",
+        "red: 127.0.0.1:1 closed the connection (its run is over, or it was stopped): waiting for it",
+        "red: the connection's process was killed by signal 9: connecting again",
     ]
+
+
+def test_a_node_that_waits_says_so_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node, lines = make_node(tmp_path)
+    supernode: Any = FakeSuperNode(tmp_path / "log")
+    monkeypatch.setattr(node, "_supernode", supernode)
+    supernode.log.write_text("")
+    supernode.code = 1
+    for _ in range(5):
+        assert not node._supernode_runs()
+    assert len(lines) == 1
 
 
 def test_a_node_gives_up_when_it_is_refused_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

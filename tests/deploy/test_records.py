@@ -5,21 +5,23 @@ from __future__ import annotations
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
-from fedchoir.deploy.records import from_records, signature_of, to_records
+from fedchoir.deploy.records import Signature, from_records, signature_of, to_records
 from fedchoir.engines.messages import MessageError
 
 BLOBS = [bytes([number]) * number for number in range(12)]
 
 
 def test_text_and_blobs_arrive_as_they_were_sent() -> None:
-    records = to_records('{"a": 1}', BLOBS, certificate=b"certificate", signature=b"signature")
+    signed = Signature(b"certificate", b"signature", 10**18, 60.0)
+    records = to_records('{"a": 1}', BLOBS, **signed._asdict())
     assert from_records(records, 1000) == ('{"a": 1}', BLOBS)
-    assert signature_of(records) == (b"certificate", b"signature")
+    assert signature_of(records) == signed
 
 
 def test_a_message_without_a_signature_has_an_empty_one() -> None:
-    assert signature_of(to_records("{}", [])) == (b"", b"")
-    assert signature_of(RecordDict({"header": ConfigRecord({"signature": "text"})})) == (b"", b"")
+    assert signature_of(to_records("{}", [])) == Signature(b"", b"", 0, 0.0)
+    malformed = {"certificate": 7, "signature": "text", "sent": "now", "deadline": b"later"}
+    assert signature_of(RecordDict({"header": ConfigRecord(malformed)})) == Signature()
 
 
 def test_the_size_is_limited() -> None:

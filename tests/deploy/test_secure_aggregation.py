@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,10 +19,12 @@ from tests.deploy.in_process import InProcessTransport, run_on_sites, stop_befor
 from tests.helpers import Stop, assert_uniform, events
 
 from fedchoir import Experiment, run
+from fedchoir.deploy.client_worker import ClientWorker
 from fedchoir.deploy.config import read_federation
+from fedchoir.deploy.policy import Policy
 from fedchoir.engines.messages import Envelope
-from fedchoir.privacy.secure_aggregation.client import MASKED
-from fedchoir.utils.errors import UsageError
+from fedchoir.privacy.secure_aggregation.messages import MASKED
+from fedchoir.utils.errors import QuorumError, UsageError
 
 numbers = partial(helpers.numbers, only=("round", "accuracy", "losses", "measures", "left_out"))
 SECURE = {"secure": True, "settings": {"sync": "epoch"}}
@@ -62,8 +67,20 @@ def key_requests(transport: InProcessTransport) -> list[tuple[int, str]]:
     return [(h["client"], h["key_request"]["kind"]) for h in transport.sent if "key_request" in h]
 
 
-def test_a_site_that_failed_once_is_asked_for_its_keys_again(small: Callable[..., Experiment], tmp_path: Path) -> None:
-    experiment = small("fccl+", rounds=4, **SECURE)
+@pytest.fixture
+def four(shapes: Path, tmp_path: Path) -> str:
+    """A scenario of four sites: one may drop out of a secure sum."""
+    folder = tmp_path / "four"
+    folder.mkdir()
+    for name, source in (("a", "red"), ("b", "green"), ("c", "white"), ("d", "red")):
+        (folder / f"{name}.npz").write_bytes((shapes / f"{source}.npz").read_bytes())
+    return str(folder)
+
+
+def test_a_site_that_failed_once_is_asked_for_its_keys_again(
+    small: Callable[..., Experiment], four: str, tmp_path: Path
+) -> None:
+    experiment = small("fccl+", rounds=4, scenario=four, **SECURE)
 
     def break_round_1(transport: InProcessTransport) -> None:
         def fail(client: int, header: dict[str, Any]) -> str:
@@ -76,19 +93,16 @@ def test_a_site_that_failed_once_is_asked_for_its_keys_again(small: Callable[...
     reasons = [[out["why"] for out in event["left_out"]] for event in events(experiment)]
     assert reasons == [[], ["the scanner is on fire"], [], []]
     requests = key_requests(transport)
-    assert sorted(requests[6:8]) == [(0, "unmasking_shares"), (2, "unmasking_shares")]
-    assert requests[8] == (1, "encryption_key")  # it may have lost its keys
+    for first, kind in ((8, "senders"), (11, "unmasking_shares")):
+        assert sorted(requests[first : first + 3]) == [(0, kind), (2, kind), (3, kind)]
+    assert requests[14] == (1, "encryption_key")  # it may have lost its keys
 
 
 def test_a_site_that_joins_late_makes_everyone_share_keys_again(
-    small: Callable[..., Experiment], shapes: Path, tmp_path: Path
+    small: Callable[..., Experiment], four: str, tmp_path: Path
 ) -> None:
     """Three of four sites are enough to begin; afterwards the keys are shared among four."""
-    folder = tmp_path / "four"
-    folder.mkdir()
-    for name, source in (("a", "red"), ("b", "green"), ("c", "white"), ("d", "red")):
-        (folder / f"{name}.npz").write_bytes((shapes / f"{source}.npz").read_bytes())
-    experiment = small("fedmd", rounds=3, scenario=str(folder), **SECURE)
+    experiment = small("fedmd", rounds=3, scenario=four, **SECURE)
     latest = 0
 
     def disconnect(transport: InProcessTransport) -> None:
@@ -120,12 +134,70 @@ def test_a_stopped_server_resumes_to_the_same_numbers(
 def test_sites_that_require_secure_aggregation_take_part_in_it(
     small: Callable[..., Experiment], tmp_path: Path
 ) -> None:
-    def require(transport: InProcessTransport) -> None:
-        for worker in transport.workers:
-            worker.secure = True
-
-    result, _ = run_on_sites(small("fedmd", rounds=1, **SECURE), tmp_path / "sites", change=require)
+    policy = Policy(trust_server=True, secure=True)
+    result, _ = run_on_sites(small("fedmd", rounds=1, **SECURE), tmp_path / "sites", policy=policy)
     assert result.rounds == 1
+
+
+def altered(change: Callable[[int, dict[str, Any]], None]) -> Callable[[InProcessTransport], None]:
+    """A server that changes the headers of its messages about work; ``change`` gets the client and the header."""
+
+    def alter(transport: InProcessTransport) -> None:
+        for k, worker in enumerate(transport.workers):
+
+            def handle(text: str, blobs: list[bytes], k: int = k, worker: ClientWorker = worker) -> Envelope:
+                header = json.loads(text)
+                if "work" in header:
+                    change(k, header)
+                return worker.handle(json.dumps(header), blobs)
+
+            transport.workers[k] = replace(worker)
+            transport.workers[k].handle = handle  # type: ignore[method-assign]
+
+    return alter
+
+
+def test_a_site_refuses_a_size_that_is_not_its_own(small: Callable[..., Experiment], four: str, tmp_path: Path) -> None:
+    """The server tells everyone that site a has most of the images: the mean would be its weights."""
+
+    def change(k: int, header: dict[str, Any]) -> None:
+        for client in header["plan"]["task"]["clients"][1:]:
+            client["train"] = 1
+
+    with pytest.raises(QuorumError) as error:
+        run_on_sites(small("fedavg", scenario=four, secure="strict"), tmp_path / "sites", change=altered(change))
+    for site in "bcd":
+        assert re.search(rf"{site}: refused: this site has \d+ samples, and the server gives 1", str(error.value))
+
+
+def test_a_site_that_alone_is_told_other_sizes_refuses_to_be_the_mean(
+    small: Callable[..., Experiment], four: str, tmp_path: Path
+) -> None:
+    def change(k: int, header: dict[str, Any]) -> None:
+        for client in header["plan"]["task"]["clients"][1:] if k == 0 else ():
+            client["train"] = 1
+
+    experiment = small("fedavg", rounds=1, scenario=four, secure="strict")
+    run_on_sites(experiment, tmp_path / "sites", change=altered(change))
+    ((out,),) = [event["left_out"] for event in events(experiment)]
+    assert out["client"] == "a"
+    assert "a would be 9" in out["why"]
+    assert "of the mean, and 80% is allowed" in out["why"]
+
+
+@pytest.mark.parametrize("secure", [True, "strict"])
+def test_a_site_that_goes_back_to_an_earlier_state_remembers_who_was_in_a_sum(
+    secure: bool | str, small: Callable[..., Experiment], four: str, tmp_path: Path
+) -> None:
+    """The server starts the run again from its first state, without site d: the difference would be d's payload."""
+    options = {**SECURE, "secure": secure, "rounds": 1, "scenario": four}
+    run_on_sites(small("fedmd", "first", **options), tmp_path / "sites")
+
+    def disconnect(transport: InProcessTransport) -> None:
+        transport.fail = lambda client, header: "not connected" if client == 3 else ""
+
+    with pytest.raises(QuorumError, match=r"exchange 1 of round 1 was summed over the clients \[0, 1, 2, 3\] before"):
+        run_on_sites(small("fedmd", "second", **options), tmp_path / "sites", change=disconnect)
 
 
 @pytest.mark.parametrize(

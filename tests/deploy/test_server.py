@@ -41,6 +41,7 @@ def test_a_site_that_fits_is_accepted() -> None:
     ("changes", "message"),
     [
         ({"train": 1}, "has 1 training images; it needs at least 2"),
+        ({"train": 10**9}, "states 1000000000 training images, and max_train is 10000000"),
         ({"model": "resnet10"}, "has the architecture resnet10, but the file names mlp"),
         ({"classes": ["cat", "eel"]}, "its class names differ from those of a: dog, eel"),
         ({"classes": ["dog", "cat"]}, "its class names differ from those of a: in order"),

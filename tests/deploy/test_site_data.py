@@ -11,8 +11,9 @@ import torch
 from PIL import Image
 
 from fedchoir import methods
-from fedchoir.deploy import site_data
+from fedchoir.data.image.decoding import Decoder
 from fedchoir.deploy.site_data import LocalSite
+from fedchoir.engines.headers import MessageError
 from fedchoir.utils.errors import UsageError
 
 Params = methods.get("fedmd").Params
@@ -48,64 +49,78 @@ def test_training_images_that_are_in_the_test_set_are_left_out(tmp_path: Path) -
     labels = np.arange(8) % 2
     path = tmp_path / "data.npz"
     np.savez(path, train_x=images[:6], train_y=labels[:6], test_x=images[4:], test_y=labels[4:])
-    domain = make(path, tmp_path).domain(16)
+    domain = make(path, tmp_path).domain(Params(image_size=16))
     assert (len(domain.train), len(domain.test)) == (4, 4)
 
 
 def test_a_folder_is_decoded_once(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    site = make(folder, tmp_path)
-    first = site.domain(16)
+    site, settings = make(folder, tmp_path), Params(image_size=16)
+    first = site.domain(settings)
     with monkeypatch.context() as patch:
-        patch.setattr(site_data, "read_folder", lambda *_: pytest.fail("decoded again"))
-        second = site.domain(16)
-    assert torch.equal(first.train.images, second.train.images)
+        patch.setattr(Decoder, "__call__", lambda *_: pytest.fail("decoded again"))
+        second = site.domain(settings)
+    assert torch.equal(first.train.inputs, second.train.inputs)
     assert first.classes == second.classes
     (folder / "dog" / "3.png").unlink()  # a change of the folder is noticed
-    third = site.domain(16)
+    third = site.domain(settings)
     assert len(third.train) + len(third.test) == 7
-    assert len(list((tmp_path / "work" / "decoded").glob("*.safetensors"))) == 1
+    assert len(list((tmp_path / "work" / "decoded").iterdir())) == 1
+
+
+def test_the_server_does_not_choose_where_images_are_stored(folder: Path, tmp_path: Path) -> None:
+    make(folder, tmp_path).site_info(Params(image_size=16, cache=tmp_path / "elsewhere"), None)
+    assert not (tmp_path / "elsewhere").exists()
+    assert (tmp_path / "work" / "decoded").is_dir()
 
 
 def test_missing_data_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"there is no such folder or \.npz file"):
-        make(tmp_path / "missing", tmp_path).domain(16)
+    with pytest.raises(UsageError, match="there is no such folder or file"):
+        make(tmp_path / "missing", tmp_path).domain(Params(image_size=16))
 
 
-def request(**public: Any) -> dict[str, Any]:
-    wanted = {"name": "photos", "seed": 0, "size": 5, "image_size": 16, "normalisation": "imagenet", "strict": False}
+SETTINGS = Params(image_size=16)
+
+
+def wanted(**public: Any) -> dict[str, Any]:
+    """A message's description of the public set."""
     return {
-        "method": "fedmd",
-        "settings": Params(image_size=16).model_dump(mode="json"),
-        "public": {**wanted, **public} if public else None,
-    }
+        "name": "photos", "seed": 0, "size": 5, "image_size": 16, "normalisation": "correct", "strict": False, **public
+    }  # fmt: skip
 
 
 def test_the_server_learns_sizes_and_names_only(folder: Path, tmp_path: Path) -> None:
-    info = make(folder, tmp_path).site_info(request())
+    info = make(folder, tmp_path).site_info(SETTINGS, None)
     free, versions = info.pop("free"), info.pop("versions")
     assert free > 0
     assert "torch" in versions
-    domain = make(folder, tmp_path).domain(16)
+    domain = make(folder, tmp_path).domain(Params(image_size=16))
     assert info == {
         "name": "site", "model": "mlp", "train": len(domain.train), "test": len(domain.test),
         "classes": ["cat", "dog"], "public": None,
+        "inputs": {"modality": "image", "shape": (3, 16, 16), "vocabulary": 0, "tensors": ()},
     }  # fmt: skip
 
 
 def test_a_site_may_have_its_own_copy_of_the_public_set(folder: Path, public_shapes: Path, tmp_path: Path) -> None:
-    params = Params(image_size=16)
-    wanted = {"name": str(public_shapes), "normalisation": params.normalisation}
-    by_name = make(folder, tmp_path).site_info(request(**wanted))["public"]
     copy = tmp_path / "copy.npz"
     copy.write_bytes(public_shapes.read_bytes())
-    own = make(folder, tmp_path, public=str(copy)).site_info(request(**{**wanted, "name": "not here"}))["public"]
-    assert own == by_name
-    assert own["size"] == 5
+    found = [
+        make(folder, tmp_path, public=str(path)).site_info(SETTINGS, wanted(name="not here"))["public"]
+        for path in (public_shapes, copy)
+    ]
+    assert found[0] == found[1]
+    assert found[0]["size"] == 5
+
+
+def test_a_message_names_no_file_of_the_site(folder: Path, public_shapes: Path, tmp_path: Path) -> None:
+    with pytest.raises(MessageError, match="this site's operator names its copy with --public"):
+        make(folder, tmp_path).site_info(SETTINGS, wanted(name=str(public_shapes)))
+    assert make(folder, tmp_path).site_info(SETTINGS, wanted())["public"]["size"] == 5
 
 
 def test_an_impossible_model_or_device_is_found_before_the_run(folder: Path, tmp_path: Path) -> None:
     site = LocalSite("site", "no-such-model", folder, tmp_path / "work", device="cpu")
     with pytest.raises(UsageError, match="no-such-model"):
-        site.site_info(request())
+        site.site_info(SETTINGS, None)
     with pytest.raises(UsageError, match="toaster"):
-        LocalSite("site", "mlp", folder, tmp_path / "work", device="toaster").site_info(request())
+        LocalSite("site", "mlp", folder, tmp_path / "work", device="toaster").site_info(SETTINGS, None)

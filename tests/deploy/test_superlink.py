@@ -26,11 +26,11 @@ def federation(folder: Path, **changes: Any) -> FederationFile:
 
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    script = tmp_path / "bin" / "flower-superlink"
+    script = tmp_path / "bin" / "python"
     script.parent.mkdir()
     script.write_text('#!/bin/sh\necho "$@" > "$FLWR_HOME.arguments"\necho "ERROR : port in use"\nexit 1\n')
     script.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(script.with_name("python")))
+    monkeypatch.setattr(sys, "executable", str(script))
     return script
 
 

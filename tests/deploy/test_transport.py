@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from fedchoir.core.federation_spec import ClientInfo
 from fedchoir.deploy import transport as module
 from fedchoir.deploy.keys import make_server
 from fedchoir.deploy.records import SITE_INFO, from_records, signature_of, to_records
-from fedchoir.deploy.signing import Signer, verify_signature
+from fedchoir.deploy.signing import SignedMessage, Signer, verify_signature
 from fedchoir.deploy.transport import GridTransport
 from fedchoir.engines.messages import Envelope, MessageError
 
@@ -26,6 +27,7 @@ def info(name: str) -> dict[str, Any]:
     return {
         "name": name, "model": "mlp", "train": 48, "test": 32, "classes": ["cat", "dog"], "public": None,
         "versions": {"torch": "2.11.0"}, "free": 2**30,
+        "inputs": {"modality": "image", "shape": [3, 32, 32], "vocabulary": 0, "tensors": []},
     }  # fmt: skip
 
 
@@ -187,4 +189,9 @@ def test_messages_are_signed_for_their_run_and_node(tmp_path: Path) -> None:
     grid = FakeGrid({1})
     make(grid, signer=signer).register_sites()
     content = grid.pushed[0].content
-    verify_signature(tmp_path / "ca.crt", *signature_of(content), RUN, 1, SITE_INFO, *from_records(content, 10**6))
+    certificate, signature, sent, deadline = signature_of(content)
+    assert deadline == pytest.approx(0.1)
+    text, blobs = from_records(content, 10**6)
+    signed = SignedMessage(RUN, 1, SITE_INFO, sent, deadline, text, blobs)
+    verify_signature(tmp_path / "ca.crt", certificate, signature, signed)
+    assert abs(time.time_ns() - sent) < 60 * 10**9

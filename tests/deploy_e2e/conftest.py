@@ -20,8 +20,8 @@ import tomli_w
 from tests.conftest import draw_shapes
 
 SITES = {"green": ((0.1, 1, 0.1), 30), "red": ((1, 0.1, 0.1), 20)}
-THIRD = {"blue": ((0.1, 0.1, 1), 25)}
-MODELS = {"green": "mlp", "red": "resnet10@4", "blue": "simple_cnn@4"}
+MORE = {"blue": ((0.1, 0.1, 1), 25), "grey": ((0.5, 0.5, 0.5), 25)}
+MODELS = {"green": "mlp", "red": "resnet10@4", "blue": "simple_cnn@4", "grey": "mlp"}
 SETTINGS = {"image_size": 16, "local_epochs": 2, "local_batch": 16, "public_size": 40, "public_batch": 16}
 QUIET = {"OMP_NUM_THREADS": "1", "COLUMNS": "200", "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 WAIT_SECONDS = 240.0  # how long a test waits on a busy machine before it fails
@@ -156,9 +156,9 @@ def federation(tmp_path: Path) -> Iterator[Federation]:
 
 
 @pytest.fixture
-def three_sites(tmp_path: Path) -> Iterator[Federation]:
-    """The smallest federation with secure aggregation."""
-    made = Federation(tmp_path, {**SITES, **THIRD})
+def four_sites(tmp_path: Path) -> Iterator[Federation]:
+    """The smallest federation in which a site may drop out of a secure sum."""
+    made = Federation(tmp_path, {**SITES, **MORE})
     try:
         yield made
     finally:

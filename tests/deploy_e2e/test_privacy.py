@@ -13,42 +13,44 @@ from tests.deploy_e2e.conftest import MODELS, Federation
 from tests.helpers import assert_uniform
 
 from fedchoir.payload import Payload
-from fedchoir.privacy.secure_aggregation.client import MASKED
+from fedchoir.privacy.secure_aggregation.messages import MASKED
 
 pytestmark = pytest.mark.e2e
 PLUGIN = Path(__file__).parent / "recording_plugin.py"
 
 
-def test_secure_aggregation_with_a_drop_out_and_a_privacy_budget(three_sites: Federation) -> None:
-    federation, records = three_sites, three_sites.folder / "records"
+def test_secure_aggregation_with_a_drop_out_and_a_privacy_budget(four_sites: Federation) -> None:
+    federation, records = four_sites, four_sites.folder / "records"
     records.mkdir()
     plugin = {"FEDCHOIR_PLUGINS": str(PLUGIN), "FEDCHOIR_TEST_RECORDS": str(records)}
     for name in federation.names:
-        keys = ("--key", f"keys/{name}", "--ca", "keys/ca.crt", "--secure", "sums", "--peers", "keys")
+        keys = ("--key", f"keys/{name}", "--ca", "keys/ca.crt", "--secure", "strict", "--peers", "keys")
         federation.node(name, *keys, **plugin)
-    path = federation.write("secure", method="recording", secure=True, settings={"sync": "epoch"})
+    path = federation.write("secure", method="recording", secure="strict", settings={"sync": "epoch"})
     federation.finished(federation.serve(path, **plugin))
     events = federation.events("secure")
     why = [{out["client"]: out["why"] for out in event["left_out"]} for event in events]
     assert [set(outs) for outs in why] == [set(), {"red"}, set()]
     assert "RuntimeError: the scanner is on fire" in why[1]["red"]
-    # round 0: two key messages and the exchange; round 1: the exchange, and two clients help to remove the masks;
-    # round 2: two key messages to red, the exchange, and the end of the run
-    assert [event["messages"] for event in events] == [3 * 3, 3 + 2, 2 + 3 + 3]
+    # round 0: two key messages, the exchange and the shares of its masks; round 1: the exchange, and three clients sign
+    # who sent and reveal shares; round 2: two key messages to red, the exchange, its shares, and the end of the run
+    assert [event["messages"] for event in events] == [4 * 4, 4 + 2 * 3, 2 + 4 + 4 + 4]
     assert_clients_received_means(records)
     assert_payloads_were_masked(records)
 
     # a server that asks without secure aggregation gets nothing
     federation.finished(federation.serve(federation.write("plain", rounds=1, settings={"sync": "epoch"})), code=3)
-    assert "green requires secure aggregation, and the server asks without it" in federation.log("serve.log")
+    assert "green requires strict secure aggregation, and the server asks without it" in federation.log("serve.log")
 
     # the same nodes, another run: ε is logged each round, and the run ends before it would exceed its budget
     private = {"sync": "epoch", "dp_noise": 1.0, "dp_epsilon": 9.0}
     federation.finished(
-        federation.serve(federation.write("private", method="fedmd", rounds=3, secure=True, settings=private))
+        federation.serve(federation.write("private", method="fedmd", rounds=3, secure="strict", settings=private))
     )
     log, events = federation.log("serve.log"), federation.events("private")
-    logged = re.findall(r"round (\d+): ε for δ = 1e-05: green ([\d.]+), red ([\d.]+), blue ([\d.]+)", log)
+    logged = re.findall(
+        r"round (\d+): ε for δ = 1e-05: green ([\d.]+), red ([\d.]+), blue ([\d.]+), grey ([\d.]+)", log
+    )
     assert [int(number) for number, *_ in logged] == list(range(1, len(events) + 1))
     assert len(events) == 2
     spent = [float(cost) for _, cost, *_ in logged]
@@ -80,7 +82,7 @@ def assert_payloads_were_masked(records: Path) -> None:
         for payload in map(Payload.from_bytes, blobs):
             assert set(payload) == {MASKED}
             rows.append(payload[MASKED].numpy().view(np.uint32))
-    assert len(rows) == 3 + 2 + 3
+    assert len(rows) == 4 + 3 + 4
     assert_uniform(np.concatenate(rows))
     for row in rows:
         for name in MODELS:

@@ -13,6 +13,7 @@ from fedchoir.data.image.image_set import ImageSet
 from fedchoir.data.scenario import ClientData, Scenario
 from fedchoir.engines.local.engine import LocalEngine
 from fedchoir.methods.base import Method
+from fedchoir.utils.input_spec import InputSpec
 
 
 class ManyClients:
@@ -27,7 +28,8 @@ class ManyClients:
         data = tuple(ClientData(f"c{k}", self.test.subset(samples[k]), "global") for k in range(count))
         infos = tuple(ClientInfo(d.name, "logistic", 3, 40, "global") for d in data)
         values = {"local_epochs": 1, "local_batch": 2, "image_size": 16, "fraction": min(1.0, 5 / count), **options}
-        self.method = method(method.Params(**values), FederationSpec(tuple("abcd"), infos, 50, 0, image_size=16))
+        spec = FederationSpec(tuple("abcd"), infos, 50, 0, inputs=InputSpec.image(16))
+        self.method = method(method.Params(**values), spec)
         scenario = Scenario("many", tuple("abcd"), data, {"global": self.test})
         self.engine = LocalEngine(self.method, scenario, None, device=torch.device("cpu"), budget=budget)
         self.clients = self.engine.clients

@@ -26,7 +26,7 @@ def test_several_devices_mean_several_processes(
     method, scenario, public = prepare(make_plan(small("fedavg")))
     with factory.started_engine(method, scenario, public, devices=devices) as engine:
         assert type(engine) is kind
-        assert [len(row) for row in engine.evaluate(None)] == [3, 3, 3]
+        assert [len(found.tests) for found in engine.evaluate(None, 0, "accuracy")] == [3, 3, 3]
 
 
 def test_fused_layers_are_refused_on_a_cpu(small: Callable[..., Experiment]) -> None:

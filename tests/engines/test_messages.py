@@ -12,6 +12,8 @@ from fedchoir import methods
 from fedchoir.core.actions import Exchange, PublicBatch, Step
 from fedchoir.core.exchange import DeferredReport
 from fedchoir.core.federation_spec import ClientInfo, FederationSpec
+from fedchoir.core.scores import Evaluation, TestScore, Validation
+from fedchoir.engines.headers import unpack_spec
 from fedchoir.engines.messages import (
     Envelope,
     MessageError,
@@ -21,7 +23,6 @@ from fedchoir.engines.messages import (
     pack_spec,
     unpack_action,
     unpack_reply,
-    unpack_spec,
 )
 from fedchoir.methods.base import Method
 from fedchoir.payload import Payload
@@ -79,12 +80,22 @@ def test_a_message_can_name_only_public_functions_of_the_method(name: Any, metho
 
 def test_an_exchange_needs_a_declared_payload(method: Method) -> None:
     packed = {"kind": "exchange", "name": "local_update", "batches": [], "received": None, "dims": {}}
-    with pytest.raises(TypeError, match="declares none"):
+    with pytest.raises(MessageError, match="local_update of fedmd sends nothing"):
         unpack_action(Envelope({}), packed, method)
 
 
+SCORE = TestScore(90.0, {"accuracy": 90.0, "auroc": None, "brier": 0.3}, {"accuracy": [85.0, 95.0], "auroc": None})
+EVALUATION = Evaluation((SCORE, TestScore(20.0)), Validation(0.5, 2))
+
+
+def evaluated(*tests: dict[str, Any], validation: Any = None) -> dict[str, Any]:
+    """The header of a reply with an evaluation."""
+    evaluation = {"tests": list(tests), "validation": validation}
+    return {"payloads": [], "deferred": {"0": {"report": {}, "evaluation": evaluation}}}
+
+
 def test_a_reply_arrives() -> None:
-    deferred = {3: DeferredReport({"local_loss": 0.5}, [90.0]), 4: DeferredReport()}
+    deferred = {3: DeferredReport({"local_loss": 0.5}, EVALUATION), 4: DeferredReport()}
     message = arrived(pack_reply([payload(1.0), payload(1.0)], deferred, {"local": 2.0}, {"shares": [1]}))
     payloads, reports, seconds = unpack_reply(message)
     assert [p.scalars for p in payloads] == [{"s": 1.0}, {"s": 1.0}]
@@ -107,14 +118,23 @@ def test_a_reply_arrives() -> None:
         {"payloads": [], "seconds": {"local": -1.0}},
         {"payloads": [], "seconds": {"local": 10**400}},
         {"payloads": [], "seconds": {"local\x1b[31m": 1.0}},
-        {"payloads": [], "deferred": {"0": {"report": {}, "row": []}}},
-        {"payloads": [], "deferred": {"0": {"report": {}, "row": [1e9]}}},
-        {"payloads": [], "deferred": {"0": {"report": {}, "row": [float("nan")]}}},
-        {"payloads": [], "deferred": {"0": {"report": {}, "row": ["100"]}}},
-        {"payloads": [], "deferred": {"0": {"report": {f"loss{k}": 0.5 for k in range(20_000)}, "row": None}}},
-        {"payloads": [], "deferred": {"0": {"report": {"a\nround 9: all fine": 0.5}, "row": None}}},
-        {"payloads": [], "deferred": {"9" * 30: {"report": {}, "row": None}}},
-        {"payloads": [], "deferred": {str(k): {"report": {}, "row": None} for k in range(5000)}},
+        evaluated(),
+        evaluated({"accuracy": 1e9}),
+        evaluated({"accuracy": float("nan")}),
+        evaluated({"accuracy": "100"}),
+        evaluated({"accuracy": 50.0, "metrics": {"auroc": 101.0}}),
+        evaluated({"accuracy": 50.0, "metrics": {"brier": -0.1}}),
+        evaluated({"accuracy": 50.0, "metrics": {"log_loss": float("inf")}}),
+        evaluated({"accuracy": 50.0, "metrics": {"private_samples": 1.0}}),
+        evaluated({"accuracy": 50.0, "intervals": {"auroc": [1.0, 2.0, 3.0]}}),
+        evaluated({"accuracy": 50.0, "intervals": {"auroc": [1.0, 1e9]}}),
+        evaluated({"accuracy": 50.0}, validation={"score": 50.0, "best_round": -1}),
+        evaluated({"accuracy": 50.0}, validation={"score": 5000.0, "best_round": 0}),
+        evaluated({"accuracy": 50.0}, validation={"score": 50.0, "best_round": 0, "names": []}),
+        {"payloads": [], "deferred": {"0": {"report": {f"loss{k}": 0.5 for k in range(20_000)}, "evaluation": None}}},
+        {"payloads": [], "deferred": {"0": {"report": {"a\nround 9: all fine": 0.5}, "evaluation": None}}},
+        {"payloads": [], "deferred": {"9" * 30: {"report": {}, "evaluation": None}}},
+        {"payloads": [], "deferred": {str(k): {"report": {}, "evaluation": None} for k in range(5000)}},
         {"payloads": [0] * 200_000},
         {"payloads": [], "surprise": 1},
         {"payloads": [], "keys": "none"},

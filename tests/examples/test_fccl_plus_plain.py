@@ -57,9 +57,9 @@ class Recorder(EagerTrainer):
         batches = list(batches)
         for batch in batches:
             if len(batch.labels):
-                self.private.setdefault(client.index, []).append((batch.images, batch.labels))
+                self.private.setdefault(client.index, []).append((batch.inputs, batch.labels))
             else:
-                self.public.setdefault(client.index, []).append(batch.images)
+                self.public.setdefault(client.index, []).append(batch.inputs)
         return super().train(client, optimizer, loss, batches)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests.federation_harness import FederationHarness
 
 from fedchoir import Experiment, methods
@@ -95,3 +96,32 @@ def test_encoders_that_are_alike_are_not_averaged_without_their_heads(
     harness = FederationHarness(small(name, models=("simple_cnn@4",)))
     assert harness.spec.homogeneous
     assert not harness.method.averages("before-local")
+
+
+def test_models_are_strings_tables_or_modules(tmp_path: Path) -> None:
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3, 2))
+    table = {"source": "my_net.py:build", "weights": "w.pt", "trunk_lr": 0.1}
+    experiment = Experiment(method="solo", models=["resnet10", table, net])  # type: ignore[list-item]
+    assert experiment.models is not None
+    assert experiment.models[:2] == ("resnet10", "my_net.py:build[weights=w.pt,trunk_lr=0.1]")
+    assert experiment.models[2].startswith("object:Sequential-")
+    (tmp_path / "e.toml").write_text(experiment.to_toml())
+    assert read_experiment(tmp_path / "e.toml") == experiment
+    text = Experiment(method="solo", models="mlp, timm:resnet18[pretrained,train=head]")  # type: ignore[arg-type]
+    assert text.models == ("mlp", "timm:resnet18[pretrained,train=head]")
+
+
+def test_a_table_of_a_model_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "net.py").touch()
+    (tmp_path / "e.toml").write_text('method = "solo"\nmodels = ["mlp", {source = "net.py:build", train = "head"}]\n')
+    assert read_experiment(tmp_path / "e.toml").models == ("mlp", f"{tmp_path}/net.py:build[train=head]")
+    (tmp_path / "e.toml").write_text('method = "solo"\nmodels = [{source = "net.py:build", trian = "head"}]\n')
+    with pytest.raises(UsageError, match=r"^there is no option 'trian'; did you mean train"):
+        read_experiment(tmp_path / "e.toml")
+
+
+def test_weights_are_given_to_the_models() -> None:
+    plan = make_plan(Experiment(method="fedavg", models="mlp", weights="a.pt"))  # type: ignore[arg-type]
+    assert plan.models == ("mlp[weights=a.pt]",)
+    with pytest.raises(UsageError, match="pretrained and weights exclude each other"):
+        make_plan(Experiment(method="solo", models="timm:resnet18[pretrained]", weights="a.pt"))  # type: ignore[arg-type]

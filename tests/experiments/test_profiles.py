@@ -7,6 +7,7 @@ from typing import get_args
 import pytest
 
 from fedchoir import methods
+from fedchoir.data.modalities import READERS
 from fedchoir.data.registry import SCENARIOS
 from fedchoir.experiments import profiles
 from fedchoir.experiments.profiles import Profile, profile_options, profile_sections
@@ -18,9 +19,9 @@ from fedchoir.methods.self_supervised import SelfSupervised
 def test_sections_name_profiles_scenarios_and_options_that_exist(name: str) -> None:
     cls = methods.get(name)
     for key, options in profile_sections(cls):
-        names, _, scenarios = key.partition(":")
+        names, _, where = key.partition(":")
         assert set(names.split(",")) <= set(get_args(Profile))
-        assert not scenarios or set(scenarios.split(",")) <= set(SCENARIOS)
+        assert not where or set(where.split(",")) <= {*SCENARIOS, *READERS}
         assert set(options) <= set(cls.Params.model_fields), key
 
 

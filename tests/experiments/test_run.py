@@ -51,7 +51,7 @@ def test_models_are_given_to_clients_in_turn(small: Callable[..., Experiment]) -
     assert [client.model for client in method.spec.clients] == ["mlp", "simple_cnn@4", "mlp"]
     assert [client.train for client in method.spec.clients] == [len(client.train) for client in scenario.clients]
     assert public is not None
-    assert method.spec.public_size == len(public.images) == 40
+    assert method.spec.public_size == len(public.samples.inputs) == 40
 
 
 def test_one_process_at_a_time(small: Callable[..., Experiment]) -> None:

@@ -198,3 +198,28 @@ def test_pooled_kl_of_no_teacher_is_nothing():
     value.backward()
     assert value.item() == 0
     assert not student.grad.any()
+
+
+@pytest.mark.parametrize("classes", [2, 3, 4, 10])
+def test_masked_fntd_needs_more_classes_than_the_temperature(classes):
+    """The gradient of CE + FNTD towards the right class, where teacher and student are undecided, is
+    (1 − 1/C)(1 − τ/C)."""
+    z = torch.zeros(1, classes, requires_grad=True)
+    label, teacher = torch.tensor([0]), torch.zeros(1, classes)
+    (torch.nn.functional.cross_entropy(z, label) + losses.fntd(z, teacher, label, 3.0, "masked")).backward()
+    assert -z.grad[0, 0].item() == pytest.approx((1 - 1 / classes) * (1 - 3 / classes), abs=1e-6)
+
+
+def test_masked_fntd_of_two_classes_prefers_the_wrong_class():
+    """The minimum of CE + FNTD over the student's logits, for a teacher that is 70 % sure of the right class."""
+    teacher, label = torch.tensor([[0.85, 0.0]]), torch.tensor([0])
+    optima = {}
+    for form in ("masked", "renormalised"):
+        z = torch.zeros(1, 2, requires_grad=True)
+        optimizer = torch.optim.SGD([z], lr=0.1)
+        for _ in range(500):
+            optimizer.zero_grad()
+            (torch.nn.functional.cross_entropy(z, label) + losses.fntd(z, teacher, label, 3.0, form)).backward()
+            optimizer.step()
+        optima[form] = z.detach().softmax(1)[0, 0].item()
+    assert optima["masked"] < 0.5 < optima["renormalised"]

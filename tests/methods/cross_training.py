@@ -12,6 +12,7 @@ from fedchoir.data.image.image_set import ImageSet
 from fedchoir.methods.fedct import FedCT
 from fedchoir.methods.fedexg import FedExg
 from fedchoir.models import build
+from fedchoir.utils.input_spec import InputSpec
 
 CLASSES = 5
 MODEL = "resnet10@4"
@@ -19,7 +20,7 @@ MODEL = "resnet10@4"
 
 def a_spec(clients: int = 3) -> FederationSpec:
     clients = tuple(ClientInfo(f"c{k}", MODEL, 10 + k, 10, "global") for k in range(clients))
-    return FederationSpec(tuple("abcde"), clients, rounds=2, seed=3, image_size=16)
+    return FederationSpec(tuple("abcde"), clients, rounds=2, seed=3, inputs=InputSpec.image(16))
 
 
 def a_method(cls: type[FedExg] = FedCT, clients: int = 3, **settings: Any) -> Any:
@@ -30,6 +31,5 @@ def a_client(method: FedExg, index: int = 0, labels: tuple[int, ...] = (0, 1, 2,
     torch.manual_seed(index)
     pixels = torch.randint(0, 256, (len(labels), 3, 16, 16), dtype=torch.uint8)
     private = ImageSet(pixels, torch.tensor(labels))
-    return Client(
-        index, f"c{index}", build(MODEL, CLASSES, image_size=16), private, settings=method.params, seed=3, rounds=2
-    )
+    model = build(MODEL, CLASSES, InputSpec.image(16))
+    return Client(index, f"c{index}", model, private, settings=method.params, seed=3, rounds=2)

@@ -17,7 +17,7 @@ from fedchoir.core.actions import Exchange, Step
 from fedchoir.core.training import Batch
 from fedchoir.data.image.augment import augment
 from fedchoir.data.image.color_transforms import color_statistics
-from fedchoir.data.image.image_set import normalise
+from fedchoir.data.image.pixels import normalise
 from fedchoir.losses import fntd
 from fedchoir.payload import MODULE, sends
 from fedchoir.utils.errors import UsageError
@@ -49,7 +49,7 @@ def test_a_batch_costs_what_the_modules_compare(
 def test_every_client_receives_all_colors(harness: Make) -> None:
     s = harness("choir", PLAIN, recolor="exchanged")
     s.run_rounds()
-    expected = torch.stack([color_statistics(client.private.images) for client in s.clients])
+    expected = torch.stack([color_statistics(client.private.inputs) for client in s.clients])
     for client in s.clients:
         assert torch.equal(client.stored_tensor("colors"), expected)
 
@@ -114,7 +114,7 @@ def test_recoloring_equals_the_augmentation(harness: Make) -> None:
         alone.method.recolor_transform(alone.clients[0], 0.5),
         lambda x, g: augment((x * 255).round().byte(), "recolor", g),
     ]
-    pixels = alone.clients[0].private.images.float() / 255
+    pixels = alone.clients[0].private.inputs.float() / 255
     one, two = (change(pixels, torch.Generator().manual_seed(3)) for change in changes)
     torch.testing.assert_close(one, two)
 
@@ -156,11 +156,11 @@ def test_the_teacher_sees_the_original_colors(harness: Make, monkeypatch: pytest
     teacher = client.frozen_copy(client.stored_weights("teacher"))
     for batch, before in zip(seen, plain, strict=True):
         assert torch.equal(batch.labels, before.labels)
-        torch.testing.assert_close(batch["teacher"], teacher(before.images))
-        assert (batch.images - before.images).abs().amax(dim=(1, 2, 3)).min() > 1e-3
+        torch.testing.assert_close(batch["teacher"], teacher(before.inputs))
+        assert (batch.inputs - before.inputs).abs().amax(dim=(1, 2, 3)).min() > 1e-3
         torch.testing.assert_close(
             s.method.local_loss(client, batch),
-            cross_entropy(z := client.logits(batch.images), batch.labels)
+            cross_entropy(z := client.logits(batch.inputs), batch.labels)
             + fntd(z, batch["teacher"], batch.labels, 3.0, "renormalised"),
         )
 
@@ -230,7 +230,7 @@ def test_predictions_average_both_models(harness: Make) -> None:
     tests = s.engine._tests
     for client, row in zip(s.clients, event["accuracy"], strict=True):
         for test, accuracy in zip(tests, row, strict=True):
-            images = normalise(test.images, test.mean, test.std)
+            images = normalise(test.inputs, test.mean, test.std)
             with torch.no_grad():
                 both = client.model(images).double().softmax(1) + client.modules["shared_model"](
                     images

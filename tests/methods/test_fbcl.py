@@ -92,12 +92,12 @@ def test_the_local_phase_looks_back_to_the_right_models(
 
     def spy(method: Any, client: Any, batch: Batch) -> torch.Tensor:
         """At the first step the model is still the one that the public phase left."""
-        m, _, z = client.stages(batch.images)
+        m, _, z = client.stages(batch.inputs)
         mu = client.run_module("map", m).mean(dim=(2, 3)).detach()
         torch.testing.assert_close(batch["mu"], mu, rtol=1e-4, atol=1e-5)
         old = z.detach()
         if teacher == "previous":
-            old = client.frozen_copy(ends[client.index])(batch.images)
+            old = client.frozen_copy(ends[client.index])(batch.inputs)
             assert not torch.allclose(old, z)
         torch.testing.assert_close(batch["teacher"], old, rtol=1e-4, atol=1e-5)
         value = loss(method, client, batch)

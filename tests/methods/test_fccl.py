@@ -29,8 +29,8 @@ def test_fccl_has_a_teacher_from_the_last_round_and_one_from_the_start(
     loss = type(s.method).local_loss
 
     def spy(method: Any, client: Any, batch: Batch) -> torch.Tensor:
-        z = client.logits(batch.images)
-        inter, intra = (client.frozen_copy(w[client.index])(batch.images) for w in (ends, pretrained))
+        z = client.logits(batch.inputs)
+        inter, intra = (client.frozen_copy(w[client.index])(batch.inputs) for w in (ends, pretrained))
         value = loss(method, client, batch)
         expected = cross_entropy(z, batch.labels) + 2 * kd(z, inter, 1.0) + 0.5 * kd(z, intra, 1.0)
         torch.testing.assert_close(value, expected, rtol=1e-3, atol=1e-5)

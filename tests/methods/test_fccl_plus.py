@@ -71,8 +71,8 @@ def test_the_teacher_is_the_model_that_the_option_names(
     original = type(s.method).fntd_loss
 
     def spy(method: Any, client: Any, batch: Batch) -> torch.Tensor:
-        z = client.logits(batch.images)
-        old = client.frozen_copy(ends[client.index])(batch.images) if teacher == "previous" else z.detach()
+        z = client.logits(batch.inputs)
+        old = client.frozen_copy(ends[client.index])(batch.inputs) if teacher == "previous" else z.detach()
         torch.testing.assert_close(batch["teacher"], old, rtol=1e-4, atol=1e-5)
         value = original(method, client, batch)
         expected = cross_entropy(z, batch.labels) + fntd(z, old, batch.labels, 2.0, form)
@@ -101,3 +101,14 @@ def test_ewc_keeps_the_weights_that_mattered(harness: Make) -> None:
         )
 
     assert drift(1e5) < 0.5 * drift(0.0)
+
+
+def test_two_classes_use_the_renormalised_form(harness: Make) -> None:
+    """With two classes the masked form would prefer the wrong class (`tests/losses/test_distillation.py`)."""
+    s = harness("fccl+", PLAIN, fntd_form="masked")
+    client = s.clients[0]
+    z, teacher = torch.randn(2, 5, 2)
+    client.logits = lambda inputs: z  # type: ignore[method-assign]
+    batch = Batch(torch.zeros(5, 1), torch.tensor([0, 1, 0, 1, 1]), {"teacher": teacher})
+    expected = cross_entropy(z, batch.labels) + fntd(z, teacher, batch.labels, 3.0, "renormalised")
+    torch.testing.assert_close(s.method.fntd_loss(client, batch), expected)

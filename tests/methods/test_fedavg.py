@@ -57,8 +57,10 @@ def test_eval_model_own_tests_the_clients_models(harness: Make) -> None:
     assert one["accuracy"][0] == one["accuracy"][1] == one["accuracy"][2]
     s = tests["own"]
     assert not equal(s.weights(), s.weights()[1:] + s.weights()[:1])
-    assert own["accuracy"] == [s.method.evaluate(c, s.engine._tests) for c in s.clients]
-    assert s.engine.evaluate(dict(Payload(s.method.server).under("weights"))) == one["accuracy"]
+    again = [s.method.evaluate(c, s.engine._tests) for c in s.clients]
+    assert own["accuracy"] == [[score.accuracy for score in row] for row in again]
+    merged = s.engine.evaluate(dict(Payload(s.method.server).under("weights")), 1, "accuracy")
+    assert one["accuracy"] == [[score.accuracy for score in found.tests] for found in merged]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ from fedchoir.core.client import Client
 from fedchoir.methods.fedbyol import blend, divergence
 from fedchoir.methods.ssl.objectives import online_parameters
 from fedchoir.models import build
+from fedchoir.utils.errors import UsageError
+from fedchoir.utils.input_spec import InputSpec
 
 Small = Callable[..., Experiment]
 
@@ -74,7 +76,7 @@ def test_who_has_not_trained_yet_takes_the_average_as_it_is(
 
 def test_blend_and_divergence_by_hand() -> None:
     torch.manual_seed(0)
-    one, two = build("mlp@3", 2, image_size=16), build("mlp@3", 2, image_size=16)
+    one, two = build("mlp@3", 2, InputSpec.image(16)), build("mlp@3", 2, InputSpec.image(16))
     layers = [(a, b) for (n, a), b in zip(one.named_parameters(), two.parameters(), strict=True) if "neck" in n]
     expected = sum((a - b).pow(2).sum().sqrt() for a, b in layers if a.dim() > 1) / 2
     torch.testing.assert_close(divergence(one, two.state_dict()), expected)
@@ -85,3 +87,9 @@ def test_blend_and_divergence_by_hand() -> None:
     assert norm.num_batches_tracked == 0
     blend(norm, other.state_dict(), torch.tensor(1.0))
     assert equal(norm.state_dict(), other.state_dict())
+
+
+def test_a_model_without_layers_before_its_head_has_no_divergence() -> None:
+    logistic = build("logistic", 2, InputSpec("table", (4,)))
+    with pytest.raises(UsageError, match="model 'logistic' has none"):
+        divergence(logistic, logistic.state_dict())

@@ -17,6 +17,7 @@ from fedchoir.core.training import Batch
 from fedchoir.methods.fedct import FedCT
 from fedchoir.models import build
 from fedchoir.payload import Payload
+from fedchoir.utils.input_spec import InputSpec
 
 
 def a_batch(method: FedCT, known: tuple[bool, ...] = (True,) * 4 + (False,)) -> tuple[Client, Batch]:
@@ -32,7 +33,7 @@ def a_batch(method: FedCT, known: tuple[bool, ...] = (True,) * 4 + (False,)) -> 
 def by_hand(client: Client, batch: Batch, p: Any, known: list[int]) -> dict[str, float]:
     """CE, APCL and L_mix sample by sample."""
     u = client.memory["prototypes"]
-    h, z = client.model.features_and_logits(batch.images)
+    h, z = client.model.features_and_logits(batch.inputs)
     contrast, mixed, partners = [], [], []
     for b, y in enumerate(batch.labels.tolist()):
         hybrid = h[b] + p.lambda_hy * (h[b] - u[y])
@@ -56,11 +57,11 @@ def by_hand(client: Client, batch: Batch, p: Any, known: list[int]) -> dict[str,
 def test_the_consistency_matrix_is_each_classifier_on_each_set_of_prototypes(model: str) -> None:
     cards = tuple(ClientInfo(f"c{k}", model, 10, 10, "global") for k in range(3))
     method = a_method()
-    method.spec = replace(method.spec, clients=cards, image_size=32)
+    method.spec = replace(method.spec, clients=cards, inputs=InputSpec.image(32))
     heads, aggregated = [], {}
     for k in range(3):
         torch.manual_seed(k)
-        copy = build(model, CLASSES, image_size=32).eval()
+        copy = build(model, CLASSES, InputSpec.image(32)).eval()
         heads.append(copy)
         u = torch.randn(CLASSES, copy.feature_dim)
         present = torch.tensor([k != 0, True, False, k != 1, k == 2])

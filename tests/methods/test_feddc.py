@@ -52,7 +52,7 @@ def test_feddc_follows_its_drift_and_its_gradients() -> None:
             batch = next(iter(batches))
             value = loss(client, batch)
             theta = dict(client.model.named_parameters())
-            expected = cross_entropy(client.logits(batch.images), batch.labels)
+            expected = cross_entropy(client.logits(batch.inputs), batch.labels)
             for n in theta:
                 expected = expected + 0.15 * (drift[n] + theta[n] - state[n]).square().sum()
                 expected = expected + (theta[n] * (mean_gradient[n] - own[n])).sum()

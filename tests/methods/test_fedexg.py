@@ -22,6 +22,7 @@ from fedchoir.methods.fedexg import BASES, FedExg
 from fedchoir.models import build
 from fedchoir.payload import Payload
 from fedchoir.utils.errors import UsageError
+from fedchoir.utils.input_spec import InputSpec
 
 CROSS = ["fedexg", "pgct", "fedct"]
 
@@ -104,7 +105,7 @@ def test_a_round_with_one_client_has_no_exchange(name: str, skew: Callable[..., 
 
 
 def test_what_an_exchange_costs_is_counted(skew: Callable[..., Experiment]) -> None:
-    model = build("simple_cnn@4", CLASSES, image_size=16)
+    model = build("simple_cnn@4", CLASSES, InputSpec.image(16))
     weights = sum(t.numel() * t.element_size() for t in model.state_dict().values())
     prototypes = CLASSES * model.feature_dim * 4
     for name, exchanges, extra in (("fedexg", 2, 0), ("fedct", 1, prototypes + CLASSES)):

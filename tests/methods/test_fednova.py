@@ -35,7 +35,7 @@ def test_the_normalizer_counts_how_often_gradients_work(steps: int, momentum: fl
 @pytest.mark.parametrize("size", [1, 2, 7, 8, 9, 10, 16, 17])
 def test_the_steps_of_an_epoch_are_counted_as_they_are_taken(size: int) -> None:
     client = a_client(a_method(FedNova))
-    client.private = ImageSet(client.private.images[:1].repeat(size, 1, 1, 1), torch.zeros(size, dtype=torch.int64))
+    client.private = ImageSet(client.private.inputs[:1].repeat(size, 1, 1, 1), torch.zeros(size, dtype=torch.int64))
     taken = sum(1 for _ in client.private_batches.batches(range(1), {}))
     assert client.steps_per_epoch() == taken
 

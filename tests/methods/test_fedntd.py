@@ -35,7 +35,7 @@ def test_fedntd_learns_from_the_global_model() -> None:
         def train(self, client: Client, optimizer: Any, loss: Any, batches: Any) -> torch.Tensor:
             for batch in batches:
                 client.model.eval()  # as the teacher is
-                z = client.logits(batch.images)
+                z = client.logits(batch.inputs)
                 seen.append((loss(client, batch).item(), cross_entropy(z, batch.labels).item()))
             return torch.zeros(())
 

@@ -34,8 +34,8 @@ def test_two_views_are_two_draws_and_the_first_is_the_one_of_a_single_view() -> 
     double = list(client.private_batches.batches(range(1), {}, views=2))
     again = list(client.private_batches.batches(range(1), {}, views=2))
     for one, two, same in zip(single, double, again, strict=True):
-        assert torch.equal(one.images, two.images)
-        assert not torch.equal(two.images, two["view2"])
+        assert torch.equal(one.inputs, two.inputs)
+        assert not torch.equal(two.inputs, two["view2"])
         assert torch.equal(two["view2"], same["view2"])
 
 

@@ -5,22 +5,23 @@ from __future__ import annotations
 import torch
 
 from fedchoir import models
+from fedchoir.utils.input_spec import InputSpec
 
 
 def images(batch: int = 2, size: int = 32, seed: int = 0) -> torch.Tensor:
     return torch.randn(batch, 3, size, size, generator=torch.Generator().manual_seed(seed))
 
 
-def built(name: str, num_classes: int = 10, image_size: int = 32, seed: int = 0) -> models.VisionModel:
+def built(name: str, num_classes: int = 10, image_size: int = 32, seed: int = 0) -> models.Model:
     torch.manual_seed(seed)
-    return models.build(name, num_classes, image_size=image_size)
+    return models.build(name, num_classes, InputSpec.image(image_size))
 
 
 def parameters(model: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def check_interface(model: models.VisionModel, x: torch.Tensor) -> None:
+def check_interface(model: models.Model, x: torch.Tensor) -> None:
     """Shapes, and the four ways through the model agree."""
     model.eval()
     with torch.no_grad():

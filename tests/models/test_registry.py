@@ -8,6 +8,7 @@ from tests.models.model_checks import built, parameters
 
 from fedchoir import models
 from fedchoir.utils.errors import UsageError
+from fedchoir.utils.input_spec import InputSpec
 
 NARROW = [
     "resnet10@4",
@@ -94,4 +95,4 @@ def test_wrong_names_are_told_in_one_line(name: str, parts: list[str]) -> None:
 @pytest.mark.parametrize(("classes", "size", "named"), [(0, 32, "num_classes"), (10, 8, "image_size")])
 def test_impossible_dimensions_are_told(classes: int, size: int, named: str) -> None:
     with pytest.raises(UsageError, match=named):
-        models.build("simple_cnn", classes, image_size=size)
+        models.build("simple_cnn", classes, InputSpec.image(size))

@@ -11,6 +11,7 @@ from torch import nn
 from fedchoir.models import build
 from fedchoir.privacy.dp import check_per_sample_gradients, epsilon, without_batchnorm
 from fedchoir.utils.errors import UsageError
+from fedchoir.utils.input_spec import InputSpec
 
 
 def test_one_full_gaussian_release_against_the_exact_formula() -> None:
@@ -42,7 +43,7 @@ def test_sampling_less_and_noise_cost_less_and_steps_cost_more() -> None:
 @pytest.mark.parametrize("name", ["resnet10@4", "mobilenet_v2@0.25", "googlenet@0.125"])
 def test_batchnorm_is_replaced_and_samples_no_longer_mix(name: str) -> None:
     torch.manual_seed(0)
-    model = build(name, 4, image_size=32)
+    model = build(name, 4, InputSpec.image(32))
     without_batchnorm(model)
     assert not any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
     assert any(isinstance(m, nn.GroupNorm) for m in model.modules())
@@ -60,7 +61,7 @@ def test_batchnorm_is_replaced_and_samples_no_longer_mix(name: str) -> None:
     ("name", "right"), [("resnet10@4", True), ("simple_cnn@4", True), ("timm:convnext_atto", False)]
 )
 def test_wrong_per_sample_gradients_are_refused(name: str, right: bool) -> None:
-    model = build(name, 4, image_size=32)
+    model = build(name, 4, InputSpec.image(32))
     without_batchnorm(model)
     model.to(memory_format=torch.contiguous_format)
     images = torch.randn(2, 3, 32, 32)

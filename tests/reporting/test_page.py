@@ -86,7 +86,7 @@ def test_not_a_number_is_a_gap(tmp_path: Path) -> None:
     (folder / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     run = data_of(write_report([folder]))["runs"][0]
     assert run["losses"]["public"][1][2] is None
-    assert run["accuracy"][2][0][0] is None
+    assert run["scores"][2][0][0] is None
 
 
 def test_rounds_without_evaluation_are_gaps(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_rounds_without_evaluation_are_gaps(tmp_path: Path) -> None:
     lines[0] |= {"accuracy": None, "intra_avg": None, "inter_avg": None}
     (folder / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     run = data_of(write_report([folder]))["runs"][0]
-    assert run["accuracy"][0] is None
+    assert run["scores"][0] is None
     assert run["intra"][0] is None
     assert run["intra"][1] is not None
 
@@ -113,8 +113,8 @@ def test_a_missed_evaluation_is_a_row_of_gaps(tmp_path: Path, done: int) -> None
     folder = write_run(tmp_path / "x", "fccl", 0, rounds=6, done=done)
     missed_evaluation(folder, 1, slice(1, 2))
     run = data_of(write_report([folder]))["runs"][0]
-    assert run["accuracy"][1][1] == [None] * 4
-    assert None not in run["accuracy"][1][0]
+    assert run["scores"][1][1] == [None] * 4
+    assert None not in run["scores"][1][0]
 
 
 def test_rows_belong_to_their_clients_when_one_was_never_evaluated(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_rows_belong_to_their_clients_when_one_was_never_evaluated(tmp_path: Pat
     event = json.loads((folder / "events.jsonl").read_text().splitlines()[0])
     assert [client["name"] for client in run["clients"]] == ["usps", "svhn", "syn"]
     assert run["own_tests"] == [1, 2, 3]
-    assert run["accuracy"][0][0] == pytest.approx(event["accuracy"][1], abs=0.01)
+    assert run["scores"][0][0] == pytest.approx(event["accuracy"][1], abs=0.01)
 
 
 def test_label_skew_has_one_test_set_and_own_shares(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_values_of_the_page(tmp_path: Path) -> None:
     assert run is not None
     data = json.loads(json.dumps(run_data(run, "name", matrices=3), allow_nan=False))
     assert data["rounds"] == [1, 2, 3, 4, 5, 6]
-    assert [k for k, matrix in enumerate(data["accuracy"]) if matrix] == [0, 2, 5]
+    assert [k for k, matrix in enumerate(data["scores"]) if matrix] == [0, 2, 5]
     assert data["own_tests"] == [0, 1, 2, 3]
     assert set(data["losses"]) == {"public", "local"}
     total = [sum(data["seconds"][phase][0] for phase in ("public", "local", "evaluate", "other"))]

@@ -55,7 +55,7 @@ def test_best_and_second_are_marked() -> None:
 
 def test_empty_columns_are_left_out() -> None:
     (sheet,) = sheets(rows([fake_result("fedavg", "cifar10", settings={"beta": 0.3})]))
-    assert sheet.header == ("method", "seeds", "accuracy %", "bytes / round", "seconds")
+    assert sheet.header == ("method", "seeds", "accuracy %", "worst", "spread", "bytes / round", "seconds")
 
 
 def test_a_difference_that_all_rows_share_is_listed_once() -> None:

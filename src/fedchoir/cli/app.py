@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedchoir.cli import data, deploy, doctor, report, run, tables
+from fedchoir.cli import data, demo, deploy, doctor, federation, node, report, run, tables, trained
 from fedchoir.cli.options import console
 from fedchoir.utils.errors import QuorumError, StorageError, UsageError, WorkerError
 from fedchoir.utils.plugins import add_plugin
@@ -23,9 +23,11 @@ app = typer.Typer(
     help="Federated learning with different models: every client keeps its own data and its own architecture.",
     epilog="Start with: [bold]fedchoir demo[/] · then: [bold]fedchoir run fccl+ --scenario digits-lite[/]",
 )
-for commands in (run.app, tables.app, report.app, doctor.app, deploy.app):
+for commands in (demo.app, run.app, tables.app, report.app, trained.app, doctor.app, deploy.app):
     app.add_typer(commands)
 app.add_typer(data.app, name="data")
+app.add_typer(node.app, name="node")
+app.add_typer(federation.app, name="federation")
 
 
 def main() -> None:

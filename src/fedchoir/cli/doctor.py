@@ -110,11 +110,11 @@ def disk(root: Path | None, here: Path) -> Iterator[Finding]:
 
 def data(root: Path | None) -> Iterator[Finding]:
     """For every scenario whether it could run now, and which data sets it lacks."""
-    from fedchoir.data.image.datasets import SOURCES, found
+    from fedchoir.data.availability import data_sets_of
     from fedchoir.data.registry import SCENARIOS
 
     for name, scenario in SCENARIOS.items():
-        places = {source: found(source, root) for source in scenario.sources if source in SOURCES}
+        places = {known.name: known.place for known in data_sets_of(scenario, root)}
         if lacking := [source for source, place in places.items() if not place]:
             text = f"lacks {', '.join(lacking)}: see fedchoir data show"
             yield Finding("data", "absent", name, text)

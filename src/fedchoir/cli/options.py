@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from fedchoir.utils.errors import UsageError
+
 if TYPE_CHECKING:
     from fedchoir.core.result import Result
 
@@ -16,15 +18,24 @@ console = Console()
 
 Scenario = Annotated[str | None, typer.Option(help="A scenario, or a folder with one sub-folder or .npz per client.")]
 Public = Annotated[str | None, typer.Option(help="A public set, or a folder or .npz.")]
-Models = Annotated[str | None, typer.Option(help="a,b,c: one architecture per client, repeated in turn.")]
+Models = Annotated[
+    str | None, typer.Option(help="a,b,c: one model per client, repeated in turn: NAME, timm:NAME, FILE.py:FACTORY.")
+]
 Rounds = Annotated[int | None, typer.Option(help="Communication rounds.")]
 Profile = Annotated[str | None, typer.Option(help="fixed, paper or official: how ambiguities are settled.")]
 DataRoot = Annotated[Path | None, typer.Option(help="Folder of the data sets (default: FEDCHOIR_DATA).")]
+Cache = Annotated[Path | None, typer.Option(help="Folder for decoded images (default: only for sets over 1 GB).")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Precision = Annotated[str | None, typer.Option(help="fp32, tf32 or bf16.")]
 Fused = Annotated[bool, typer.Option("--fused", help="Fused layers: Triton kernels, for GPUs.")]
+Metric = Annotated[
+    str | None, typer.Option(help="Headline: accuracy, balanced_accuracy, macro_f1, auroc, average_precision, brier…")
+]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the method.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue a stopped run from its last checkpoint.")]
+FederationArgument = Annotated[
+    Path, typer.Argument(metavar="FEDERATION.toml", help="The file of the federation (docs/deploy.md).")
+]
 Folders = Annotated[list[Path], typer.Argument(help="Folders of runs, or folders of such folders.")]
 
 
@@ -50,3 +61,10 @@ def print_results(results: Iterable[Result]) -> None:
 def print_plain(text: str) -> None:
     """Print without markup, colours or line breaks of our own."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def require_flower() -> None:
+    try:
+        import flwr  # noqa: F401
+    except ModuleNotFoundError:
+        raise UsageError("Flower is not installed: pip install 'fedchoir[flower]'") from None

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from fedchoir.cli.options import DataRoot, Folders, console
+from fedchoir.cli.options import DataRoot, Folders, Metric, console
 
 app = typer.Typer()
 
@@ -16,11 +16,12 @@ app = typer.Typer()
 def report(
     folders: Folders,
     out: Annotated[Path | None, typer.Option(help="The page to write (default: report.html in the first).")] = None,
+    metric: Metric = None,
 ) -> None:
     """Write one self-contained page: tables, curves, matrices, losses, traffic, time and settings of the runs."""
     from fedchoir.reporting.page import write_report
 
-    path = write_report(folders, out)
+    path = write_report(folders, out, metric)
     size = path.stat().st_size / 1e6
     console.print(f"wrote {escape(str(path))} ({size:.1f} MB): open it in a browser", soft_wrap=True)
 

@@ -1,32 +1,16 @@
-"""run, demo and list."""
+"""run and list."""
 
-import shutil
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from fedchoir.cli import options as o
 from fedchoir.cli.options import console, given, parse_settings, print_results
 
 app = typer.Typer()
-
-DEMO: dict[str, dict[str, Any]] = {
-    "solo": {},
-    "fedmd": {},
-    "fccl": {"pretrain_epochs": 8},  # the paper's 50 epochs would take longer than all the others together
-    "fccl+": {},
-}
-DEMO_INTRODUCTION = (
-    "[bold]Four clients, four kinds of digits, four architectures.[/] No image and no weight leaves a client: "
-    "they learn from each other's outputs on a public set of photographs.\n"
-)
-DEMO_CAUTION = (
-    "[bold]How to read this:[/] one seed and tiny models are no ranking of the methods. Part of FCCL+'s gain over SOLO "
-    "comes from each client's own teacher, not from the other clients (--set use_fccm=false --set use_fisl=false shows "
-    "how much). The papers' tables: fedchoir reproduce fccl+/table8."
-)
 
 
 @app.command(
@@ -42,10 +26,15 @@ def run(
     scenario: o.Scenario = None,
     public: o.Public = None,
     models: o.Models = None,
+    weights: Annotated[
+        str | None, typer.Option(help="File(s) that models start from: one for all, or a,b,none per client.")
+    ] = None,
     rounds: o.Rounds = None,
     seed: Annotated[int | None, typer.Option(help="All random draws are derived from it.")] = None,
+    metric: o.Metric = None,
     profile: o.Profile = None,
     data_root: o.DataRoot = None,
+    cache: o.Cache = None,
     device: o.Device = None,
     devices: Annotated[
         str | None, typer.Option(help="Several, one process each: a number, or cuda:0,cuda:1 or cpu,cpu.")
@@ -65,18 +54,17 @@ def run(
     resume: o.Resume = False,
 ) -> None:
     """Run one method on one scenario."""
-    from fedchoir.experiments.config import Experiment, make_plan
+    from fedchoir.experiments.config import Experiment, make_plan, read_values
     from fedchoir.experiments.live_status import LiveStatus
     from fedchoir.experiments.run import run as run_experiment
     from fedchoir.reporting.progress import LiveProgress
     from fedchoir.reporting.tensorboard import TensorBoard
-    from fedchoir.utils.io import read_toml
 
-    values: dict[str, Any] = read_toml(Path(method)) if method.endswith(".toml") else {"method": method}
+    values: dict[str, Any] = read_values(Path(method)) if method.endswith(".toml") else {"method": method}
     values |= given(
-        scenario=scenario, public=public, models=models, rounds=rounds, seed=seed, profile=profile, out=out,
-        data_root=data_root, device=device, devices=devices, precision=precision, fused=fused,
-        state_budget=state_budget, secure=secure,
+        scenario=scenario, public=public, models=models, weights=weights, rounds=rounds, seed=seed, profile=profile,
+        out=out, data_root=data_root, cache=cache, device=device, devices=devices, precision=precision, fused=fused,
+        state_budget=state_budget, secure=secure, metric=metric,
     )  # fmt: skip
     settings = parse_settings(set_)
     if attack is not None or attackers is not None:
@@ -85,36 +73,12 @@ def run(
     result = run_experiment(experiment, resume=resume, observers=[LiveProgress(console), TensorBoard(), LiveStatus()])
     print_results([result])
     for note in result.notes:
-        console.print(f"[yellow]note:[/] {note}")
+        console.print(f"[yellow]note:[/] {escape(note)}")
     folder = make_plan(experiment).out
     console.print(f"files: {folder}/ (result.json, events.jsonl, checkpoint/, tensorboard/)")
     console.print(
         f"next: [bold]fedchoir report {folder}[/] · figures: [bold]fedchoir analyse {folder}[/]", soft_wrap=True
     )
-
-
-@app.command()
-def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the runs.")] = Path("runs/demo"),
-    seed: Annotated[int, typer.Option(help="All random draws are derived from it.")] = 0,
-) -> None:
-    """Compare SOLO, FedMD, FCCL and FCCL+ on four clients with four architectures, in a few minutes."""
-    from fedchoir.experiments.config import Experiment
-    from fedchoir.experiments.run import run as run_experiment
-    from fedchoir.reporting.progress import LiveProgress
-    from fedchoir.reporting.tensorboard import TensorBoard
-
-    console.print(DEMO_INTRODUCTION)
-    results = []
-    for method, settings in DEMO.items():
-        folder = out / f"{method}-seed{seed}"
-        shutil.rmtree(folder, ignore_errors=True)  # a demo starts from the beginning
-        experiment = Experiment(method=method, scenario="digits-lite", seed=seed, out=folder, settings=settings)
-        results.append(run_experiment(experiment, observers=[LiveProgress(console), TensorBoard()]))
-    console.print()
-    print_results(results)
-    console.print(DEMO_CAUTION, highlight=False)
-    console.print(f"\nfiles: {out}/ · more: [bold]fedchoir report {out}[/] or [bold]fedchoir ui {out}[/]")
 
 
 class What(StrEnum):
@@ -127,17 +91,29 @@ class What(StrEnum):
 @app.command(
     "list",
     epilog="Examples: [bold]fedchoir list methods[/] · "
-    "[bold]fedchoir list --options fccl+ --scenario digits --profile official[/]",
+    "[bold]fedchoir list --options fccl+ --scenario digits --profile official[/] · "
+    r"[bold]fedchoir list models --check my_net.py:build --classes 2 --input 3x64x64[/]",
 )
 def list_(
     what: Annotated[What | None, typer.Argument(help="What to list (default: everything).")] = None,
     options: Annotated[str | None, typer.Option(metavar="METHOD", help="Show a method's options instead.")] = None,
     scenario: Annotated[str, typer.Option(help="With --options: values in this scenario.")] = "digits-lite",
     profile: Annotated[str, typer.Option(help="With --options: values of this profile.")] = "fixed",
+    check: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Build a model, such as my_net.py:build, and measure it.")
+    ] = None,
+    classes: Annotated[int, typer.Option(min=1, help="With --check: number of classes.")] = 10,
+    input_: Annotated[str, typer.Option("--input", help="With --check: 3x32x32, 13, 9x128 or text:50x20000.")] = (
+        "3x32x32"
+    ),
+    device: o.Device = None,
 ) -> None:
-    """List methods, scenarios, models and public sets, or the options that a method would run with."""
-    from fedchoir.reporting.listings import listing, options_table
+    """List methods, scenarios, models and public sets, the options of a method, or what a model of yours needs."""
+    from fedchoir.reporting.listings import listing, model_table, options_table
 
+    if check is not None:
+        console.print(model_table(check, classes, input_, device or "auto"))
+        return
     if options is not None:
         console.print(options_table(options, scenario, profile))
         return

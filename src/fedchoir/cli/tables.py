@@ -43,8 +43,9 @@ def compare(
     per_client: PerClient = False,
     cost: Annotated[bool, typer.Option("--cost", help="Bytes, models held and seconds of each phase instead.")] = False,
     target: Annotated[
-        float | None, typer.Option(help="Rounds until this intra-domain or global accuracy is reached.")
+        float | None, typer.Option(help="Rounds until this intra-domain or global score is reached.")
     ] = None,
+    metric: o.Metric = None,
 ) -> None:
     """Compare finished runs with each other and with the papers: mean ± sd over seeds, best in bold, second underlined,
     Δ to SOLO."""
@@ -52,7 +53,8 @@ def compare(
 
     if cost and per_client:
         raise UsageError("--cost and --per-client are two different tables: give one of them")
-    print_table(find_results(folders), style, "cost" if cost else "clients" if per_client else "accuracy", target)
+    view: View = "cost" if cost else "clients" if per_client else "accuracy"
+    print_table(find_results(folders), style, view, target, metric)
 
 
 @app.command(epilog="Example: [bold]fedchoir sweep my-grid.toml --jobs 2 --seeds 3[/]")
@@ -62,6 +64,7 @@ def sweep(
     jobs: Jobs = 1,
     rounds: o.Rounds = None,
     seeds: Seeds = None,
+    metric: o.Metric = None,
     only: Only = None,
     scenario: Scenario = None,
     public: o.Public = None,
@@ -80,8 +83,8 @@ def sweep(
     from fedchoir.experiments.sweep import jobs_of, name_of, read_sweep
 
     overrides = make_overrides(
-        scenario, seeds, set_, rounds=rounds, public=public, models=models, profile=profile, precision=precision,
-        fused=fused, data_root=data_root, device=device,
+        scenario, seeds, set_, rounds=rounds, metric=metric, public=public, models=models, profile=profile,
+        precision=precision, fused=fused, data_root=data_root, device=device,
     )  # fmt: skip
     content, name = read_sweep(file), name_of(file)
     folder = out or Path("runs") / (name + overrides.tag)
@@ -100,6 +103,7 @@ def reproduce(
     jobs: Jobs = 1,
     rounds: o.Rounds = None,
     seeds: Seeds = None,
+    metric: o.Metric = None,
     only: Only = None,
     scenario: Scenario = None,
     public: o.Public = None,
@@ -122,8 +126,8 @@ def reproduce(
         list_tables()
         return
     overrides = make_overrides(
-        scenario, seeds, set_, rounds=rounds, public=public, models=models, profile=profile, precision=precision,
-        fused=fused, data_root=data_root, device=device,
+        scenario, seeds, set_, rounds=rounds, metric=metric, public=public, models=models, profile=profile,
+        precision=precision, fused=fused, data_root=data_root, device=device,
     )  # fmt: skip
     content, name = read_sweep(path_of(table)), table_with_runs(table)
     folder = out or Path("runs") / (name + overrides.tag)
@@ -165,13 +169,15 @@ def run_sweep(
         raise typer.Exit(1)
 
 
-def print_table(results: Any, style: Style, view: View, target: float | None = None) -> None:
+def print_table(results: Any, style: Style, view: View, target: float | None = None, metric: str | None = None) -> None:
+    from fedchoir.reporting.headline import check_metric
     from fedchoir.reporting.tables import as_text, rows, terminal_tables
 
+    made = rows(results, check_metric(metric) if metric else None)
     if style is not Style.terminal:
-        typer.echo(as_text(rows(results), style.value, view, target), nl=False)
+        typer.echo(as_text(made, style.value, view, target), nl=False)
         return
-    for table in terminal_tables(rows(results), view, target):
+    for table in terminal_tables(made, view, target):
         console.print(table)
 
 

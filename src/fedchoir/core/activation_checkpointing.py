@@ -17,7 +17,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 from fedchoir.core.teachers import frozen_batchnorm_stats
-from fedchoir.models import VisionModel
+from fedchoir.models import Model
+from fedchoir.utils.input_spec import InputSpec
 
 UNUSED_BYTES = 200e6  # growth of the process after which freed memory is returned
 
@@ -61,10 +62,10 @@ def recomputation(block: nn.Module) -> Iterator[None]:
             m._buffers["num_batches_tracked"] = counter
 
 
-def limit_activations(model: VisionModel, image_size: int, batch: int, budget: float) -> None:
+def limit_activations(model: Model, inputs: InputSpec, batch: int, budget: float) -> None:
     """Recompute blocks, the most expensive first, in batches that would store more than ``budget`` bytes for the
     backward pass. Nothing changes if the largest ``batch`` fits."""
-    costs = stored_bytes(model, image_size)
+    costs = stored_bytes(model, inputs)
     left = sum(costs.values())
     for block in sorted(costs, key=lambda b: -costs[b]):
         if left * batch <= budget:
@@ -73,18 +74,18 @@ def limit_activations(model: VisionModel, image_size: int, batch: int, budget: f
         left -= costs[block]
 
 
-def blocks(trunk: nn.Module) -> Iterator[nn.Module]:
-    """The sequential blocks of a trunk. In-place layers are skipped: their input no longer exists."""
-    if type(trunk) is nn.Sequential:
-        for child in trunk:
-            yield from blocks(child)
-    elif not getattr(trunk, "inplace", False):
-        yield trunk
+def blocks(*modules: nn.Module) -> Iterator[nn.Module]:
+    """The sequential blocks of modules. In-place layers are skipped: their input no longer exists."""
+    for module in modules:
+        if type(module) is nn.Sequential:
+            yield from blocks(*module)
+        elif not getattr(module, "inplace", False):
+            yield module
 
 
-def stored_bytes(model: VisionModel, image_size: int, images: int = 2) -> dict[nn.Module, float]:
+def stored_bytes(model: Model, inputs: InputSpec, samples: int = 2) -> dict[nn.Module, float]:
     """Bytes per image that every block stores for its backward pass, measured in one small pass."""
-    stored: dict[nn.Module, dict[int, int]] = {block: {} for block in blocks(model.trunk)}
+    stored: dict[nn.Module, dict[int, int]] = {block: {} for block in blocks(*model.recomputable())}
     parameters = {p.data_ptr() for p in model.parameters()}
     current: list[nn.Module] = []
 
@@ -101,12 +102,12 @@ def stored_bytes(model: VisionModel, image_size: int, images: int = 2) -> dict[n
         torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t),
         frozen_batchnorm_stats(model),
     ):
-        result = model.train().trunk(torch.zeros(images, 3, image_size, image_size, device=device))
+        result = model.train().features(inputs.example(samples).to(device))
     del result  # until here: the address of a freed tensor may be reused and would count once
     model.train(was_training)
     for hook in hooks:
         hook.remove()
-    return {block: sum(seen.values()) / images for block, seen in stored.items()}
+    return {block: sum(seen.values()) / samples for block, seen in stored.items()}
 
 
 def recompute_above(block: nn.Module, images: int) -> None:

@@ -7,6 +7,7 @@ run whose newest one was damaged on disk can resume from the one before.
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ from torch import Tensor
 from fedchoir.payload import load_tensors, save_tensors
 from fedchoir.utils.errors import StorageError, UsageError
 from fedchoir.utils.io import atomic_write_json, sync
+from fedchoir.utils.text import printable
 
 MANIFEST = "manifest.json"
 
@@ -104,10 +106,14 @@ def _pointer(folder: Path) -> dict[str, Any]:
         return {}
     try:
         pointer: dict[str, Any] = json.loads(path.read_text())
-        names = [entry["folder"] for entry in (pointer, pointer.get("previous")) if entry]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"{path} is damaged ({error!r}); start the run again without --resume") from None
-    if any(not isinstance(name, str) or Path(name).name != name for name in names) or not (folder / names[0]).is_dir():
+        names = [pointer["folder"], *([pointer["previous"]["folder"]] if pointer.get("previous") else [])]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UsageError(
+            f"{path} is damaged ({printable(repr(error))}); start the run again without --resume"
+        ) from None
+    if not all(isinstance(name, str) and re.fullmatch(r"round-\d{5,9}", name) for name in names):
+        raise UsageError(f"{path} names {printable(repr(names))}, not checkpoints; start again without --resume")
+    if not (folder / names[0]).is_dir():
         raise UsageError(f"{path} names {names[0]!r}, which is not a checkpoint; start again without --resume")
     return pointer
 
@@ -136,8 +142,8 @@ def _damage(checkpoint: Path, checksum: str | None) -> str:
         for name, expected in checksums.items():
             if Path(name).name != name or _checksum(checkpoint / name) != expected:
                 return f"{checkpoint / name} is damaged: its checksum differs"
-    except (OSError, ValueError, AttributeError) as error:
-        return f"{checkpoint} is damaged: {error}"
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
+        return f"{checkpoint} is damaged: {printable(str(error))}"
     return ""
 
 

@@ -26,9 +26,8 @@ from fedchoir.core.teachers import (
     frozen_batchnorm_stats,
 )
 from fedchoir.core.training import Batch, EagerTrainer, Loss, Trainer
-from fedchoir.data.image.color_transforms import Recolor
-from fedchoir.data.image.image_set import ImageSet
-from fedchoir.models import VisionModel
+from fedchoir.data.samples import Recolor, Samples
+from fedchoir.models import Model
 from fedchoir.utils.rng import generator
 
 if TYPE_CHECKING:
@@ -42,8 +41,8 @@ class Client(ClientModel):
         self,
         index: int,
         name: str,
-        model: VisionModel,
-        private: ImageSet,
+        model: Model,
+        private: Samples,
         *,
         settings: Settings,
         seed: int,
@@ -85,15 +84,15 @@ class Client(ClientModel):
 
     # -- public samples and predictions ----------------------------------------------------------------------------
 
-    def predict(self, images: Tensor) -> Tensor:
+    def predict(self, inputs: Tensor) -> Tensor:
         """Logits for evaluation, by the trainer's fastest path."""
-        return self.trainer.forward(self, images)[1]
+        return self.trainer.forward(self, inputs)[1]
 
     def public_samples(self, batch: PublicBatch, recolor: Recolor | None = None) -> Tensor:
-        """The images of a public batch, identical at every client that recolors them in the same way."""
+        """The samples of a public batch, identical at every client that transforms and recolors them alike."""
         if self.public is None:
             raise RuntimeError(f"client {self.name} has no public set")
-        return self.public.images(batch, recolor)
+        return self.public.samples(batch, recolor, self.private.transform)
 
     def public_outputs(self, batch: PublicBatch, recolor: Recolor | None = None) -> tuple[Tensor, Tensor]:
         """Features and logits on a public batch."""
@@ -146,7 +145,7 @@ class Client(ClientModel):
             epochs: None for the option ``local_epochs``.
             first: number of the first epoch, for a phase that calls `train` several times.
             phase: the name under which the loss is reported.
-            views: with 2, a second augmentation of the images comes as ``batch["view2"]``, and so on.
+            views: with 2, a second augmentation of the samples comes as ``batch["view2"]``, and so on.
             recolor: changes the images after the targets were computed.
             after_step: called after every optimiser step; it must not synchronise with the device.
             targets: come with every batch by their names: tensors with one row per private sample, or a `Teacher`
@@ -202,7 +201,7 @@ class Client(ClientModel):
         return self.private_batches.steps_per_epoch()
 
     def private_chunks(self, size: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """The private images without augmentation, in order, with their labels."""
+        """The private samples without augmentation, in order, with their labels."""
         return self.private_batches.chunks(size or batch_for(self.device))
 
     def predict_private(self, output: Output = "logits") -> Tensor:
@@ -211,7 +210,7 @@ class Client(ClientModel):
         return self._outputs(TeacherOutput(self.model, output, self._autocast))
 
     def _outputs(self, model: TeacherOutput) -> Tensor:
-        return torch.cat([model(images) for images, _ in self.private_chunks()])
+        return torch.cat([model(inputs) for inputs, _ in self.private_chunks()])
 
     def class_counts(self) -> Tensor:
         """How many private samples each class has: C, int64."""
@@ -251,7 +250,7 @@ class Client(ClientModel):
         assert isinstance(tensor, Tensor), f"{name} is a state dict"
         return tensor
 
-    def frozen_copy(self, weights: Mapping[str, Tensor]) -> VisionModel:
+    def frozen_copy(self, weights: Mapping[str, Tensor]) -> Model:
         """A second model with the given weights, without gradients, in eval mode. It shares the weights' memory."""
         copy = copy_structure(self.model)
         copy.load_state_dict(dict(weights), assign=True)

@@ -114,8 +114,8 @@ def _restore_memory(client: Client, flat: Mapping[str, Tensor]) -> None:
         owner, _, rest = name.partition("/")
         if rest:
             # Same memory layout as the model's weights: another one would change the order of summation.
-            laid_out = t.contiguous(memory_format=torch.channels_last) if t.dim() == 4 else t
-            states.setdefault(owner, {})[rest] = laid_out
+            placed = t.contiguous(memory_format=client.model.memory_format) if t.dim() == 4 else t
+            states.setdefault(owner, {})[rest] = placed
         else:
             client.memory[owner] = t
     for owner, state in states.items():

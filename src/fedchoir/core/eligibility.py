@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedchoir.core.aggregation import Aggregator, ByName, Mean
+from fedchoir.privacy.secure_aggregation.terms import MIN_CLIENTS
 from fedchoir.utils.errors import UsageError
 
 if TYPE_CHECKING:
     from fedchoir.core.interfaces import FederatedMethod
 
 Secure = bool | Literal["strict"]
-MIN_CLIENTS = 3  # from a sum of two, each client knows the other's summand
 
 
 def check_secure(method: type[FederatedMethod], params: Any, clients: int) -> None:
@@ -28,14 +28,15 @@ def check_secure(method: type[FederatedMethod], params: Any, clients: int) -> No
         raise UsageError(f"secure = true is not possible with {method.name}: {why}")
 
 
-def mean_weights(aggregator: Aggregator, clients: int) -> dict[str, Sequence[float]] | None:
-    """Weights by client for each payload name (the empty name stands for all); None where a mean is not enough."""
+def mean_weights(aggregator: Aggregator) -> dict[str, Sequence[float]] | None:
+    """Weights by client for each payload name (the empty name stands for all; an empty sequence: all clients alike);
+    None where a mean is not enough."""
     if isinstance(aggregator, Mean):
-        return {"": aggregator.weights or [1.0] * clients}
+        return {"": aggregator.weights or ()}
     if isinstance(aggregator, ByName):
         weights: dict[str, Sequence[float]] = {}
         for name, inner in aggregator.aggregators.items():
-            found = mean_weights(inner, clients)
+            found = mean_weights(inner)
             if found is None or set(found) != {""}:
                 return None
             weights[name] = found[""]

@@ -1,14 +1,21 @@
-"""Accuracies: one row per model, one column per test set."""
+"""Evaluation of a model: accuracies, all metrics, and what papers report of them."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from fedchoir.data.image.image_set import ImageSet, normalise
+from fedchoir.core.bootstrap import intervals
+from fedchoir.core.metrics import METRICS, Predictions, defined_mean
+from fedchoir.core.scores import Detail, TestScore
+from fedchoir.data.samples import Samples, Transform
+from fedchoir.utils.rng import generator
 
 EVAL_BATCH = {"cpu": 250, "cuda": 1024}  # small enough for memory, large enough to keep the device busy
+
+Predict = Callable[[Tensor], Tensor]
+"""A model's inputs → logits or log-probabilities, B×C."""
 
 
 def batch_for(device: torch.device) -> int:
@@ -16,40 +23,79 @@ def batch_for(device: torch.device) -> int:
     return EVAL_BATCH.get(device.type, EVAL_BATCH["cpu"])
 
 
-def accuracy(logits: Callable[[Tensor], Tensor], test: ImageSet, top_k: int = 1) -> float:
-    """Share of the test images, in percent, whose label is among the ``top_k`` largest logits."""
-    return accuracies(logits, [test], top_k)[0]
+def evaluate(
+    predict: Predict,
+    tests: Iterable[Samples],
+    detail: Detail = "accuracy",
+    *,
+    top_k: int = 1,
+    transform: Transform | None = None,
+    seed: int = 0,
+) -> list[TestScore]:
+    """The scores on each test set. Small consecutive sets share batches.
+
+    Args:
+        detail: how much to compute beside the accuracies.
+        top_k: for the accuracy.
+        transform: the client's own, for test sets that have none of their own.
+        seed: of the bootstrap; all models are resampled alike.
+    """
+    if detail == "accuracy":
+        return [TestScore(percent(hits)) for _, hits, _ in _outputs(predict, tests, top_k, transform, keep=False)]
+    return [score(p, detail, seed) for p in predictions(predict, tests, top_k=top_k, transform=transform)]
 
 
-def accuracies(logits: Callable[[Tensor], Tensor], tests: Iterable[ImageSet], top_k: int = 1) -> list[float]:
-    """The accuracy on each test set. Small consecutive sets share batches."""
-    found: list[float] = []
-    for group in _groups(tests):
-        lengths = [len(test) for test in group]
-        hits = _hits(logits, group[0] if len(group) == 1 else _joined(group), top_k)
-        found += [100.0 * int(chunk.sum()) / len(chunk) for chunk in hits.split(lengths)]
-    return found
+def score(p: Predictions, detail: Detail, seed: int) -> TestScore:
+    """All metrics. A model whose outputs are not finite has an accuracy and nothing else."""
+    accuracy = percent(torch.from_numpy(p.hits))
+    if not np.isfinite(p.probabilities).all():
+        return TestScore(accuracy, {**dict.fromkeys(METRICS), "accuracy": accuracy})
+    metrics = {**{name: metric(p) for name, metric in METRICS.items()}, "accuracy": accuracy}
+    if detail == "metrics":
+        return TestScore(accuracy, metrics)
+    found = intervals(p, generator(seed, "bootstrap", len(p.labels)))
+    return TestScore(accuracy, metrics, {name: list(span) if span else None for name, span in found.items()})
+
+
+def predictions(
+    predict: Predict, tests: Iterable[Samples], *, top_k: int = 1, transform: Transform | None = None
+) -> Iterator[Predictions]:
+    """A model's probabilities on each test set."""
+    for labels, hits, z in _outputs(predict, tests, top_k, transform, keep=True):
+        yield Predictions(z.double().softmax(dim=1).numpy(), labels.numpy(), hits.numpy())
+
+
+def percent(hits: Tensor) -> float:
+    return 100.0 * int(hits.sum()) / len(hits)
 
 
 @torch.no_grad()
-def _hits(logits: Callable[[Tensor], Tensor], test: ImageSet, top_k: int) -> Tensor:
-    """Whether each label is among the ``top_k`` largest logits: N, bool, on the CPU."""
-    size = batch_for(test.images.device)
-    hits = []
-    for start in range(0, len(test), size):
-        images = normalise(test.images[start : start + size], test.mean, test.std)
-        z = logits(images.contiguous(memory_format=torch.channels_last))
-        best = z.topk(min(top_k, z.shape[1]), dim=1).indices
-        hits.append((best == test.labels[start : start + size, None]).any(1))
-    return torch.cat(hits).cpu()
+def _outputs(
+    predict: Predict, tests: Iterable[Samples], top_k: int, transform: Transform | None, *, keep: bool
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Of each test set, on the CPU: labels, whether each is among the ``top_k`` largest logits, and, where they are
+    kept, the logits."""
+    for group in _groups(tests):
+        joined = group[0].joined(*group[1:]) if group[1:] else group[0]
+        size, prepare = batch_for(joined.labels.device), joined.transform or transform
+        hits: list[Tensor] = []
+        logits: list[Tensor] = []
+        for start in range(0, len(joined), size):
+            inputs = joined.inputs[start : start + size]
+            z = predict(inputs if prepare is None else prepare(inputs))
+            best = z.topk(min(top_k, z.shape[1]), dim=1).indices
+            hits.append((best == joined.labels[start : start + size, None]).any(1))
+            logits.append(z if keep else z[:, :0])
+        columns = (joined.labels, torch.cat(hits), torch.cat(logits))
+        yield from zip(*(column.cpu().split([len(test) for test in group]) for column in columns), strict=True)
 
 
-def _groups(tests: Iterable[ImageSet]) -> Iterator[list[ImageSet]]:
+def _groups(tests: Iterable[Samples]) -> Iterator[list[Samples]]:
     """Groups of consecutive sets that fit into one batch; larger sets alone."""
-    group: list[ImageSet] = []
+    group: list[Samples] = []
     for test in tests:
-        size = batch_for(test.images.device)
-        alike = group and (group[0].mean, group[0].std) == (test.mean, test.std)
+        size = batch_for(test.labels.device)
+        alike = group and group[0].transform == test.transform
         if group and not (alike and sum(map(len, group)) + len(test) <= size):
             yield group
             group = []
@@ -58,21 +104,17 @@ def _groups(tests: Iterable[ImageSet]) -> Iterator[list[ImageSet]]:
         yield group
 
 
-def _joined(tests: Sequence[ImageSet]) -> ImageSet:
-    images, labels = torch.cat([test.images for test in tests]), torch.cat([test.labels for test in tests])
-    return replace(tests[0], images=images, labels=labels)
+def intra_inter(row: Sequence[float | None], domain: int | None) -> tuple[float | None, float | None]:
+    """Intra-domain score (eq. 21 of FCCL+) and the mean over the other domains (eq. 22), if there are any.
 
-
-def intra_inter(row: Sequence[float], domain: int | None) -> tuple[float, float | None]:
-    """Intra-domain accuracy (eq. 21 of FCCL+) and the mean over the other domains (eq. 22), if there are any.
+    A metric that is not defined on a test set does not count.
 
     >>> intra_inter([90.0, 40.0, 20.0], domain=0)
     (90.0, 30.0)
     """
     if domain is None:
-        return sum(row) / len(row), None
-    others = [value for j, value in enumerate(row) if j != domain]
-    return row[domain], sum(others) / len(others) if others else None
+        return defined_mean(row), None
+    return row[domain], defined_mean([value for j, value in enumerate(row) if j != domain])
 
 
 def last_rounds_mean(matrices: Sequence[Sequence[Sequence[float] | None]], last: int = 3) -> list[list[float]]:

@@ -8,16 +8,18 @@ from torch import Tensor
 
 from fedchoir.core.actions import Action, Exchange, received_bytes
 from fedchoir.core.aggregation import Aggregator
+from fedchoir.core.scores import Evaluation
 from fedchoir.payload import Payload, PayloadError, check, declared_by
 from fedchoir.utils.errors import QuorumError
+from fedchoir.utils.text import printable
 
 
 @dataclass(frozen=True)
 class DeferredReport:
-    """A client's losses of an earlier round and, if that round was evaluated, its accuracies."""
+    """A client's losses of an earlier round and, if that round was evaluated, its scores."""
 
     report: Mapping[str, float] = field(default_factory=dict)
-    row: Sequence[float] | None = None
+    evaluation: Evaluation | None = None
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,8 @@ class RoundStats:
             losses[phase] = losses.get(phase, 0.0) + (value - losses.get(phase, 0.0)) / counts[phase]
 
     def leave_out(self, name: str, exchange: str, why: str) -> None:
-        """Record a client whose reply is not used."""
-        self.left_out.append({"client": name, "exchange": exchange, "why": why})
+        """Record a client whose reply is not used; the reason may quote what the client sent."""
+        self.left_out.append({"client": name, "exchange": exchange, "why": printable(why)})
 
     def reasons(self, clients: int) -> str:
         """Why the last ``clients`` replies are not used, for an error message."""

@@ -7,6 +7,8 @@ import torch
 
 from fedchoir.core.actions import Round
 from fedchoir.core.settings import Settings
+from fedchoir.models.spec import ModelSpec
+from fedchoir.utils.input_spec import IMAGES_32, InputSpec
 from fedchoir.utils.rng import generator
 
 
@@ -30,12 +32,14 @@ class FederationSpec:
     rounds: int
     seed: int
     public_size: int = 0
-    image_size: int = 32
+    inputs: InputSpec = IMAGES_32
     top_k: int = 1
+    metric: str = "accuracy"  # the headline metric
 
     @cached_property
     def homogeneous(self) -> bool:
-        return len({info.model for info in self.clients}) == 1
+        """Whether all clients have one architecture. They may start from different weights."""
+        return len({ModelSpec.parse(name).architecture for name in {info.model for info in self.clients}}) == 1
 
     @property
     def dims(self) -> dict[str, int]:

@@ -8,6 +8,7 @@ from torch import Tensor
 from fedchoir.core.actions import Action, Round, Script
 from fedchoir.core.exchange import Reply
 from fedchoir.core.federation_spec import FederationSpec
+from fedchoir.core.scores import Detail, Evaluation
 from fedchoir.core.settings import Settings
 
 ReadState = Callable[[str], dict[str, Tensor]]
@@ -19,12 +20,18 @@ class Engine(Protocol):
 
     seconds: dict[str, float]
 
+    @property
+    def notes(self) -> Sequence[str]:
+        """What the result should say about this run."""
+
     def execute(self, clients: Sequence[int], actions: Sequence[Action], round_index: int) -> Iterator[Reply]:
         """Send each client its actions as one message and yield the replies as they arrive."""
 
-    def evaluate(self, weights: dict[str, Tensor] | None) -> list[list[float]]:
-        """Accuracies: one row per client, one column per test set, then one for the client's own share of the tests
-        where there is one. ``weights`` are those of a global model, None where clients evaluate their own."""
+    def evaluate(
+        self, weights: dict[str, Tensor] | None, round_index: int, detail: Detail
+    ) -> Sequence[Evaluation | None]:
+        """The evaluation of every client; None where there is none. ``weights`` are those of a global model, None where
+        clients evaluate their own."""
 
     def states(self) -> Iterator[tuple[str, dict[str, Tensor] | None]]:
         """What a checkpoint must hold, by name; None for a state that the last checkpoint already holds."""
@@ -49,7 +56,7 @@ class DeferringEngine(Protocol):
     def defer(self, clients: Sequence[int], actions: Sequence[Action], round_index: int) -> None:
         """Queue actions that each client runs before its next ones."""
 
-    def defer_evaluation(self, round_index: int, weights: dict[str, Tensor] | None) -> None:
+    def defer_evaluation(self, round_index: int, weights: dict[str, Tensor] | None, detail: Detail) -> None:
         """Queue an evaluation that each client runs after its queued actions."""
 
     def flush(self, round_index: int) -> Iterator[Reply]:

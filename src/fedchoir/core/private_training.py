@@ -32,6 +32,7 @@ class PrivateTrainer(EagerTrainer):
     """Ordinary steps on public samples, DP-SGD steps on private ones."""
 
     def __init__(self, client: Client) -> None:
+        super().__init__()
         self.private_steps = 0  # noisy steps so far
         # Opacus computes wrong gradients of convolutions for tensors in channels-last layout.
         client.model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
@@ -47,7 +48,7 @@ class PrivateTrainer(EagerTrainer):
     def optimizer(
         self, client: Client, name: str, algorithm: str, *, lr: float, weight_decay: float, momentum: float
     ) -> Optimizer:
-        plain = new_optimizer(algorithm, client.parameters(), lr=lr, weight_decay=weight_decay, momentum=momentum)
+        plain = new_optimizer(algorithm, client.parameter_groups(), lr=lr, weight_decay=weight_decay, momentum=momentum)
         if name != "local":
             return plain
         from opacus.optimizers import DPOptimizer
@@ -96,7 +97,7 @@ class PrivateTrainer(EagerTrainer):
             for p in client.model.parameters():
                 p.grad_sample = p.new_zeros((0, *p.shape))  # type: ignore[attr-defined]
             return torch.zeros((), device=client.device)
-        value = loss(client, replace(batch, images=batch.images.contiguous()))
+        value = loss(client, replace(batch, inputs=batch.inputs.contiguous()))
         value.backward()
         return value.detach()
 

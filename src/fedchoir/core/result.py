@@ -10,9 +10,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from fedchoir.core.evaluation import intra_inter, last_rounds_mean
+from fedchoir.core.evaluation import last_rounds_mean
 from fedchoir.core.federation_spec import FederationSpec
-from fedchoir.utils.errors import QuorumError, UsageError
+from fedchoir.core.metric_summary import BestRound, ClientSummary, by_client, result_fields
+from fedchoir.utils.errors import UsageError
 from fedchoir.version import __version__
 
 Event = dict[str, Any]
@@ -20,7 +21,8 @@ Event = dict[str, Any]
 
 
 class Result(BaseModel):
-    """The outcome of a run. Accuracies are percent, the mean of the last three evaluated rounds."""
+    """The outcome of a run. Accuracies are percent, the mean of the last three evaluated rounds. Where no client
+    reports accuracies, their lists are empty and their means None."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -35,9 +37,15 @@ class Result(BaseModel):
     accuracy: list[list[float]]
     intra: list[float]
     inter: list[float]
-    intra_avg: float
+    intra_avg: float | None
     inter_avg: float | None
     own: list[float | None] = []  # under label skew: each client's accuracy on its own share of the tests
+    metric: str = "accuracy"  # the headline
+    metrics: dict[str, list[list[float | None]]] = {}  # name → clients × tests, as `accuracy`
+    metrics_ci: dict[str, list[list[list[float] | None]]] = {}  # name → clients × tests → 95 % interval, last round
+    metrics_summary: dict[str, dict[str, ClientSummary]] = {}  # name → intra, inter, own → over clients
+    best: list[BestRound] = []  # with a validation share: each client's best round
+    planned: int | None = None  # rounds; more than `rounds` if the run stopped early
     bytes_up: int
     bytes_down: int
     messages: int
@@ -51,9 +59,11 @@ class Result(BaseModel):
 
 def summarise(spec: FederationSpec, tests: Sequence[str], events: Sequence[Event], facts: dict[str, Any]) -> Result:
     """The result of the rounds so far."""
-    accuracy = last_rounds_mean([event["accuracy"] for event in events if event["accuracy"] is not None])
+    matrices = [event["accuracy"] for event in events if event["accuracy"] is not None]
+    accuracy = last_rounds_mean(matrices) if matrices else [[] for _ in spec.clients]
+    everyone = spec
     spec, accuracy, facts = _evaluated_only(spec, accuracy, facts)
-    intra, inter = split_rows(accuracy, spec, tests)
+    intra, inter = split_rows(accuracy, spec, tests) if accuracy else ([], [])
     seconds = {key: sum(event["seconds"][key] for event in events) for key in events[-1]["seconds"]}
     return Result(
         **facts,
@@ -63,9 +73,11 @@ def summarise(spec: FederationSpec, tests: Sequence[str], events: Sequence[Event
         accuracy=accuracy,
         intra=intra,
         inter=inter,
-        intra_avg=sum(intra) / len(intra),
+        intra_avg=sum(intra) / len(intra) if intra else None,
         inter_avg=sum(inter) / len(inter) if inter else None,
         own=own_mean(events),
+        **result_fields(everyone, spec, tests, events),
+        planned=spec.rounds,
         bytes_up=sum(event["bytes_up"] for event in events),
         bytes_down=sum(event["bytes_down"] for event in events),
         messages=sum(event["messages"] for event in events),
@@ -77,12 +89,12 @@ def summarise(spec: FederationSpec, tests: Sequence[str], events: Sequence[Event
 def _evaluated_only(
     spec: FederationSpec, accuracy: list[list[float]], facts: dict[str, Any]
 ) -> tuple[FederationSpec, list[list[float]], dict[str, Any]]:
-    """Leave out, with a note, clients that never reported an accuracy."""
+    """Leave out, with a note, clients that never reported an accuracy; if none did, keep them all."""
     missing = [info.name for info, row in zip(spec.clients, accuracy, strict=True) if not row]
     if not missing:
         return spec, accuracy, facts
     if len(missing) == len(accuracy):
-        raise QuorumError(f"no client reported an accuracy ({', '.join(missing)})")
+        return spec, [], {**facts, "notes": [*facts["notes"], "no client reports accuracies"]}
     evaluated = tuple(info for info, row in zip(spec.clients, accuracy, strict=True) if row)
     notes = [
         *facts["notes"],
@@ -95,12 +107,8 @@ def split_rows(
     accuracy: Sequence[Sequence[float] | None], spec: FederationSpec, tests: Sequence[str]
 ) -> tuple[list[float], list[float]]:
     """Each client's intra- and inter-domain accuracy; the second is empty under label skew (one domain)."""
-    pairs = [
-        intra_inter(row, list(tests).index(info.domain) if info.domain in tests else None)
-        for row, info in zip(accuracy, spec.clients, strict=True)
-        if row is not None
-    ]
-    return [intra for intra, _ in pairs], [inter for _, inter in pairs if inter is not None]
+    intra, inter = by_client(accuracy, spec, tests)
+    return [value for value in intra if value is not None], [value for value in inter if value is not None]
 
 
 def own_mean(events: Sequence[Event], last: int = 3) -> list[float | None]:
@@ -113,7 +121,7 @@ def own_mean(events: Sequence[Event], last: int = 3) -> list[float | None]:
 def versions() -> dict[str, str]:
     """Versions of the packages that numbers depend on."""
     found = {"fedchoir": __version__, "python": platform.python_version()}
-    for package in ("torch", "torchvision", "timm", "numpy"):
+    for package in ("torch", "torchvision", "timm", "numpy", "scikit-learn"):
         try:
             found[package] = version(package)
         except PackageNotFoundError:
@@ -133,11 +141,11 @@ def load_result(folder: Path) -> Result:
 
 
 def read_events(path: Path) -> list[Event]:
-    """The complete lines of an event file; a line cut off by a crash is skipped."""
+    """The lines of an event file up to the first that was cut off or damaged."""
     events = []
-    for line in path.read_text().splitlines() if path.exists() else []:
+    for line in path.read_text(errors="replace").splitlines() if path.exists() else []:
         try:
             events.append(json.loads(line))
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             break
     return events

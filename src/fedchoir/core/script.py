@@ -16,29 +16,39 @@ import torch
 from torch import Tensor
 
 from fedchoir.core.actions import Action, Exchange, Script
+from fedchoir.core.eligibility import mean_weights
 from fedchoir.core.interfaces import FederatedMethod
 from fedchoir.payload import MODULE, declared_by, zero_payload
 
 
 class ActionName(NamedTuple):
-    """An action without its content: what is asked, about which public batches, and the dimensions of the payload."""
+    """An action without its content: what is asked, about which public batches, the dimensions of the payload, and the
+    clients' weights in the mean (by payload name; None where the aggregate is no mean)."""
 
     kind: str
     function: str
     batches: tuple[tuple[int, ...], ...] = ()
     dims: tuple[tuple[str, int], ...] = ()
+    weights: tuple[tuple[str, tuple[float, ...]], ...] | None = None
 
     @classmethod
     def read(cls, packed: Sequence[Any]) -> ActionName:
         """The inverse of its JSON form."""
-        kind, function, batches, dims = packed
-        return cls(kind, function, tuple(map(tuple, batches)), tuple((name, size) for name, size in dims))
+        kind, function, batches, dims, weights = packed
+        by_name = None if weights is None else tuple((name, tuple(by)) for name, by in weights)
+        return cls(kind, function, tuple(map(tuple, batches)), tuple((name, size) for name, size in dims), by_name)
+
+    def asks_for(self, other: ActionName) -> bool:
+        """Whether both ask a client for the same. Weights concern the server: they do not travel with an action."""
+        return self._replace(weights=None) == other._replace(weights=None)
 
 
 def action_name(action: Action) -> ActionName:
     batches = tuple(astuple(batch) for batch in action.batches)
     if isinstance(action, Exchange):
-        return ActionName("exchange", action.function.__name__, batches, tuple(sorted(action.dims.items())))
+        found = mean_weights(action.aggregator())
+        weights = None if found is None else tuple((name, tuple(by)) for name, by in found.items())
+        return ActionName("exchange", action.function.__name__, batches, tuple(sorted(action.dims.items())), weights)
     return ActionName("step", action.function.__name__, batches)
 
 

@@ -14,9 +14,12 @@ from fedchoir.core.actions import Action, Exchange, Script
 from fedchoir.core.eligibility import Secure, check_secure
 from fedchoir.core.exchange import Reply, RoundStats, aggregate, find_fault
 from fedchoir.core.interfaces import DeferringEngine, Engine, FederatedMethod, SecureEngine
+from fedchoir.core.metric_summary import event_fields
+from fedchoir.core.metrics import METRICS
 from fedchoir.core.private_training import affordable_rounds, spent
-from fedchoir.core.result import Event, split_rows
+from fedchoir.core.result import Event
 from fedchoir.core.robust import defended
+from fedchoir.core.scores import Detail, Evaluation
 from fedchoir.payload import MODULE, declared_by
 from fedchoir.utils.errors import UsageError
 
@@ -30,16 +33,16 @@ class PendingRound:
 
     index: int
     clients: list[str]
-    evaluated: bool = False
-    rows: dict[int, list[float]] = field(default_factory=dict)  # accuracies by client
+    detail: Detail | None = None  # None: not evaluated
+    evaluations: dict[int, Evaluation] = field(default_factory=dict)  # by client
     stats: RoundStats = field(default_factory=RoundStats)
     seconds: dict[str, float] = field(default_factory=dict)
     measures: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def read(cls, facts: Mapping[str, Any]) -> PendingRound:
-        rows = {int(k): row for k, row in facts["rows"].items()}
-        return cls(**{**facts, "rows": rows, "stats": RoundStats(**facts["stats"])})
+        evaluations = {int(k): Evaluation.read(found) for k, found in facts["evaluations"].items()}
+        return cls(**{**facts, "evaluations": evaluations, "stats": RoundStats(**facts["stats"])})
 
 
 class Server:
@@ -62,8 +65,9 @@ class Server:
         self.folder = folder
         self.next_round = 0
         self.notes: list[str] = []  # for the result
+        self.stale = 0  # evaluated rounds since a client last improved on its validation share
         self._pending: list[PendingRound] = []
-        self._secure = secure_exchange(method, engine, secure, quorum) if secure else None
+        self._secure = secure_exchange(method, engine, secure, quorum, folder) if secure else None
 
     @property
     def settled(self) -> int:
@@ -89,7 +93,14 @@ class Server:
                 f"dp_epsilon = {params.dp_epsilon} is not possible with dp_noise = {params.dp_noise:g}: the first "
                 "round would exceed it; more noise, fewer local_epochs or a smaller local_batch cost less"
             )
+        patience = self.method.params.early_stopping
         for index in range(self.next_round, self.last_round + 1):
+            if 0 < patience <= self.stale:
+                self.notes.append(
+                    f"stopped early after round {index} of {self.method.spec.rounds}: no client improved the "
+                    f"{METRICS[self.method.spec.metric].title} of its validation share in {patience} evaluated rounds"
+                )
+                return
             deferred = self._round(index)
             self.next_round = index + 1
             done = self._pending[:-1] if deferred else self._pending
@@ -100,7 +111,8 @@ class Server:
         """Write a checkpoint of the last round."""
         assert self.folder is not None
         states = chain(self.engine.states(), [("server", self.method.server)])
-        facts = {"round": self.next_round - 1, "pending": [asdict(pending) for pending in self._pending]}
+        pending = [asdict(pending) for pending in self._pending]
+        facts = {"round": self.next_round - 1, "pending": pending, "stale": self.stale}
         saved = checkpoint.save(self.folder, self.next_round - 1, states, facts)
         self.engine.saved(lambda name: checkpoint.load(saved, name))
 
@@ -114,7 +126,7 @@ class Server:
         self.engine.load(lambda name: checkpoint.load(saved, name))
         self.method.server = checkpoint.load(saved, "server")
         facts = checkpoint.facts(saved)
-        self.next_round = int(facts["round"]) + 1
+        self.next_round, self.stale = int(facts["round"]) + 1, int(facts.get("stale", 0))
         self._pending = [PendingRound.read(pending) for pending in facts.get("pending", [])]
         return True
 
@@ -123,7 +135,7 @@ class Server:
         spec, params = self.method.spec, self.method.params
         start, before = time.perf_counter(), dict(self.engine.seconds)
         r = spec.round(index, params)
-        pending = PendingRound(index, [spec.clients[k].name for k in r.clients], self._evaluates(index))
+        pending = PendingRound(index, [spec.clients[k].name for k in r.clients], self._detail(index))
         self._pending.append(pending)
         exchanged = False
         if index == 0:
@@ -131,21 +143,23 @@ class Server:
         exchanged |= self._run(self.method.round(r), r.clients, index, pending.stats)
         pending.measures = self.method.server_metrics()
         everyone = len(r.clients) == len(spec.clients)
-        deferred = self._close(pending, may_defer=exchanged and index < self.last_round and everyone)
+        more = index < self.last_round and not params.early_stopping
+        deferred = self._close(pending, may_defer=exchanged and more and everyone)
         seconds = {key: value - before[key] for key, value in self.engine.seconds.items()}
         pending.seconds = {"total": time.perf_counter() - start, **seconds}
         return deferred
 
     def _close(self, pending: PendingRound, may_defer: bool) -> bool:
         """Evaluate the round, or defer that: only where every client takes part in every round."""
-        weights = self.method.global_weights() if pending.evaluated else None
-        engine = self.engine
+        engine, detail = self.engine, pending.detail
+        weights = self.method.global_weights() if detail else None
         if not isinstance(engine, DeferringEngine):
-            if pending.evaluated:
-                pending.rows = dict(enumerate(engine.evaluate(weights)))
+            if detail:
+                found = engine.evaluate(weights, pending.index, detail)
+                pending.evaluations = {k: evaluation for k, evaluation in enumerate(found) if evaluation}
             return False
-        if pending.evaluated:
-            engine.defer_evaluation(pending.index, weights)
+        if detail:
+            engine.defer_evaluation(pending.index, weights, detail)
         if may_defer:
             return True
         for reply in self._received(engine.flush(pending.index)):
@@ -212,8 +226,8 @@ class Server:
                 report = reply.deferred.get(pending.index)
                 if report is not None:
                     pending.stats.add_report(name, report.report)
-                if report is not None and report.row is not None:
-                    pending.rows[reply.client] = list(report.row)
+                if report is not None and report.evaluation is not None:
+                    pending.evaluations[reply.client] = report.evaluation
             yield reply
 
     def _acknowledge(self, reply: Reply, stats: RoundStats) -> None:
@@ -222,22 +236,27 @@ class Server:
         if reply.error:
             stats.leave_out(name, "", reply.error)
 
-    def _evaluates(self, index: int) -> bool:
-        """Whether this round is evaluated: every n-th one, and always the last three."""
-        return (index + 1) % self.method.params.evaluate_every == 0 or index >= self.last_round - 2
+    def _detail(self, index: int) -> Detail | None:
+        """What a round computes; None if it is not evaluated. Every n-th round is evaluated, and always the last three.
+
+        Tables show the mean of the last three evaluated rounds, so all metrics are computed there, and in every
+        evaluated round if one of them is the headline or chooses the best round. Intervals only where the run may end.
+        """
+        params, left = self.method.params, self.last_round - index
+        if (index + 1) % params.evaluate_every and left > 2:
+            return None
+        if left == 0 or 0 < params.early_stopping <= self.stale + 1:
+            return "intervals"
+        return "metrics" if left <= 2 or params.validation or self.method.spec.metric != "accuracy" else "accuracy"
 
     def _event(self, pending: PendingRound) -> Event:
         spec, stats = self.method.spec, pending.stats
-        rows = [pending.rows.get(k) for k in range(len(spec.clients))] if pending.evaluated else None
-        accuracy = [row[: len(self.tests)] if row else row for row in rows] if rows else None
-        intra, inter = split_rows(accuracy, spec, self.tests) if accuracy else ([], [])
+        found = [pending.evaluations.get(k) for k in range(len(spec.clients))] if pending.detail else None
+        self._count_stale(pending)
         return {
             "round": pending.index,
             "clients": pending.clients,
-            "accuracy": accuracy,
-            **self._own(rows),
-            "intra_avg": sum(intra) / len(intra) if intra else None,
-            "inter_avg": sum(inter) / len(inter) if inter else None,
+            **event_fields(found, spec, self.tests),
             "losses": stats.losses,
             "measures": pending.measures,
             **self._privacy(pending.index),
@@ -248,6 +267,12 @@ class Server:
             "seconds": pending.seconds,
         }
 
+    def _count_stale(self, pending: PendingRound) -> None:
+        """Count the evaluated rounds in which no client improved on its validation share."""
+        found = [e.validation for e in pending.evaluations.values() if e.validation and e.validation.score is not None]
+        if found:
+            self.stale = 0 if any(v.best_round == pending.index for v in found) else self.stale + 1
+
     def _privacy(self, index: int) -> dict[str, Any]:
         """Each client's ε so far, at δ."""
         params = self.method.params
@@ -257,21 +282,20 @@ class Server:
         costs = spent(params, self._samples, index + 1)
         return {"privacy": {"delta": params.dp_delta, "epsilon": dict(zip(names, costs, strict=True))}}
 
-    def _own(self, rows: list[list[float] | None] | None) -> dict[str, list[float | None]]:
-        """Accuracies on the clients' own shares of the tests: the column after those of the tests, if there is one."""
-        own = [row[len(self.tests)] if row and len(row) > len(self.tests) else None for row in rows or []]
-        return {"own": own} if any(value is not None for value in own) else {}
 
-
-def secure_exchange(method: FederatedMethod, engine: Engine, secure: Secure, quorum: float) -> SecureExchange:
+def secure_exchange(
+    method: FederatedMethod, engine: Engine, secure: Secure, quorum: float, folder: Path | None
+) -> SecureExchange:
     """Exchanges whose payloads only become visible as a mean. They need the extra ``privacy``."""
     clients = method.spec.clients
     check_secure(type(method), method.params, len(clients))
     try:
         from fedchoir.core.secure_exchange import SecureExchange
+        from fedchoir.privacy.secure_aggregation.store import FolderStore
     except ModuleNotFoundError:
         raise UsageError("secure aggregation needs the package cryptography: pip install 'fedchoir[privacy]'") from None
     if not isinstance(engine, SecureEngine):
         raise UsageError("secure aggregation is simulated in one process: give one device, or set secure to false")
     names = [info.name for info in clients]
-    return SecureExchange(engine, names, method.name, strict=secure == "strict", quorum=quorum)
+    senders = FolderStore(folder / "sums") if folder else None
+    return SecureExchange(engine, names, method.name, strict=secure == "strict", quorum=quorum, senders=senders)

@@ -1,13 +1,13 @@
 """The options that every method has. A method's own ``Params`` adds its own to these."""
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field, NonNegativeInt, field_validator
+from pydantic import Field, NonNegativeInt, field_validator, model_validator
 
 from fedchoir.core.robust import Attack, Rule
-from fedchoir.data.image.augment import Augmentation
 from fedchoir.data.options import DataOptions
 from fedchoir.data.public import Normalisation
+from fedchoir.data.samples import Augmentation
 from fedchoir.utils.options import Options, split_numbers
 
 Optimizer = Literal["adam", "sgd"]
@@ -24,6 +24,9 @@ class LocalOptions(Options):
     local_weight_decay: float = Field(0.0, ge=0, description="weight decay of the local phase")
     optimizer: Optimizer = Field("adam", description="optimizer of the local phase")
     momentum: float = Field(0.0, ge=0, lt=1, description="momentum, for sgd")
+    class_weights: Literal["none", "balanced"] = Field(
+        "none", description="cross-entropy weighted by class: balanced is inverse to the client's own class frequencies"
+    )
     private_augment: Augmentation = Field("none", description="augmentation of private images")
     lr_schedule: Literal["linear", "constant"] = Field(
         "linear", description="linear: lr·(1 − 0.9·t/E) in round t of E, as in the released code"
@@ -100,6 +103,21 @@ class FederationOptions(Options):
         description="methods with a global model: test it, or every client's own model after its local phase",
     )
     evaluate_every: int = Field(1, ge=1, description="evaluate every n-th round, and always in the last three")
+    validation: float = Field(
+        0.0, ge=0, le=0.9, description="share of each client's training samples held back to choose its best round"
+    )
+    early_stopping: int = Field(
+        0, ge=0, description="end when no client improved on its validation share in n evaluated rounds; 0: never"
+    )
+
+    @model_validator(mode="after")
+    def _stopping_needs_validation(self) -> Self:
+        if self.early_stopping and not self.validation:
+            raise ValueError(
+                f"early_stopping = {self.early_stopping} is not possible without a validation share: set validation to "
+                "a share such as 0.1"
+            )
+        return self
 
 
 class PrivacyOptions(Options):

@@ -9,9 +9,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from fedchoir.models import VisionModel
+from fedchoir.models import Model
 
-Output = Literal["logits", "features"] | Callable[[VisionModel, Tensor], Tensor]
+Output = Literal["logits", "features"] | Callable[[Model, Tensor], Tensor]
 """What a teacher computes: logits, features, or any function of the model and a batch."""
 
 
@@ -30,21 +30,19 @@ class Teacher:
 class TeacherOutput:
     """A frozen model's output on a batch, in float32."""
 
-    def __init__(
-        self, model: VisionModel, output: Output, autocast: Callable[[], AbstractContextManager[object]]
-    ) -> None:
+    def __init__(self, model: Model, output: Output, autocast: Callable[[], AbstractContextManager[object]]) -> None:
         self._model, self._output, self._autocast = model, output, autocast
 
     @torch.no_grad()
-    def __call__(self, images: Tensor) -> Tensor:
+    def __call__(self, inputs: Tensor) -> Tensor:
         with self._autocast():
             if callable(self._output):
-                return self._output(self._model, images).float()
-            h, z = self._model.features_and_logits(images)
+                return self._output(self._model, inputs).float()
+            h, z = self._model.features_and_logits(inputs)
         return (z if self._output == "logits" else h).float()
 
 
-def copy_structure(model: VisionModel) -> VisionModel:
+def copy_structure(model: Model) -> Model:
     """A copy of the module tree that shares all tensors with the original; assign others before use."""
     memo = {id(t): t for t in [*model.parameters(), *model.buffers()]}
     return deepcopy(model, memo)

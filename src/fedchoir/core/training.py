@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 if TYPE_CHECKING:
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Batch:
-    """Images, their labels (private data only) and named targets."""
+    """Samples, their labels (private data only) and named targets."""
 
-    images: Tensor
+    inputs: Tensor
     labels: Tensor
     targets: Mapping[str, Tensor] = field(default_factory=dict)
 
@@ -26,7 +26,7 @@ class Batch:
         return self.targets[name]
 
     def __len__(self) -> int:
-        return len(self.images)
+        return len(self.inputs)
 
 
 Loss = Callable[["Client", Batch], Tensor]
@@ -34,6 +34,9 @@ Loss = Callable[["Client", Batch], Tensor]
 
 class Trainer(Protocol):
     """How optimiser steps run: eagerly, or captured and replayed as CUDA graphs."""
+
+    notes: list[str]
+    """For the result of the run."""
 
     def optimizer(
         self, client: Client, name: str, algorithm: str, *, lr: float, weight_decay: float, momentum: float
@@ -43,7 +46,7 @@ class Trainer(Protocol):
     def train(self, client: Client, optimizer: Optimizer, loss: Loss, batches: Iterable[Batch]) -> Tensor:
         """One optimiser step for each batch; the mean loss, still on the device."""
 
-    def forward(self, client: Client, images: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, client: Client, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Features and logits without gradients."""
 
     def accelerated(self, function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
@@ -56,10 +59,13 @@ class Trainer(Protocol):
 class EagerTrainer:
     """Forward, backward, step. Nothing is read back from the device before the last batch."""
 
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
     def optimizer(
         self, client: Client, name: str, algorithm: str, *, lr: float, weight_decay: float, momentum: float
     ) -> Optimizer:
-        return new_optimizer(algorithm, client.parameters(), lr=lr, weight_decay=weight_decay, momentum=momentum)
+        return new_optimizer(algorithm, client.parameter_groups(), lr=lr, weight_decay=weight_decay, momentum=momentum)
 
     def train(self, client: Client, optimizer: Optimizer, loss: Loss, batches: Iterable[Batch]) -> Tensor:
         total = torch.zeros((), device=client.device)
@@ -74,8 +80,8 @@ class EagerTrainer:
         optimizer.zero_grad(set_to_none=True)  # the last gradients would double a client's memory
         return total / max(count, 1)
 
-    def forward(self, client: Client, images: Tensor) -> tuple[Tensor, Tensor]:
-        return client.features_and_logits(images)
+    def forward(self, client: Client, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        return client.features_and_logits(inputs)
 
     def accelerated(self, function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         return function
@@ -84,16 +90,25 @@ class EagerTrainer:
         pass
 
 
+@dataclass(frozen=True)
+class ParameterGroup:
+    """Parameters that share a learning rate: ``lr_factor`` times that of the phase."""
+
+    parameters: list[nn.Parameter]
+    lr_factor: float = 1.0
+
+
 def new_optimizer(
     algorithm: str,
-    parameters: Sequence[Tensor],
+    groups: Sequence[ParameterGroup],
     *,
     lr: float | Tensor,
     weight_decay: float,
     momentum: float,
     capturable: bool = False,
 ) -> Optimizer:
-    """Adam or SGD, as one kernel over all parameters."""
+    """Adam or SGD, as one kernel over all parameters of a group."""
+    parameters = [{"params": g.parameters, "lr": lr * g.lr_factor, "lr_factor": g.lr_factor} for g in groups]
     if algorithm == "sgd":
         return torch.optim.SGD(parameters, lr=lr, momentum=momentum, weight_decay=weight_decay, fused=True)
     return torch.optim.Adam(parameters, lr=lr, weight_decay=weight_decay, fused=True, capturable=capturable)

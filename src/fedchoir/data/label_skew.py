@@ -15,7 +15,7 @@ from fedchoir.utils.errors import UsageError
 from fedchoir.utils.rng import generator
 
 if TYPE_CHECKING:
-    from fedchoir.data.image.image_set import ImageSet
+    from fedchoir.data.samples import Samples
 
 
 def draw_partition(labels: Tensor, clients: int, seed: int, options: DataOptions) -> partition.Partition:
@@ -29,7 +29,7 @@ def draw_partition(labels: Tensor, clients: int, seed: int, options: DataOptions
     return partition.iid(labels, clients, seed)
 
 
-def partition_from_file(train: ImageSet, allowed: ImageSet, options: DataOptions) -> partition.Partition:
+def partition_from_file(train: Samples, allowed: Samples, options: DataOptions) -> partition.Partition:
     """The file's partition of ``train`` without samples that are not in ``allowed`` (copies of test samples)."""
     assert options.partition_file is not None
     if options.private is not None:
@@ -43,7 +43,7 @@ def partition_from_file(train: ImageSet, allowed: ImageSet, options: DataOptions
     return replace(drawn, positions=tuple(p[keep[p]] for p in drawn.positions))
 
 
-def own_tests(test: ImageSet, labels: list[Tensor], classes: int, seed: int) -> list[ImageSet]:
+def own_tests(test: Samples, labels: list[Tensor], classes: int, seed: int) -> list[Samples]:
     """Partition the test set like the training set: each client gets its share of every class.
 
     A client whose shares all round to 0 gets one sample of its most frequent class, or any sample if the test set lacks

@@ -7,7 +7,10 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from fedchoir.data.image.resize import Aspect
 from fedchoir.data.splits import NoiseType
+from fedchoir.data.tabular.column import Alignment, Column, Scaling
+from fedchoir.utils.input_spec import ImageSize
 from fedchoir.utils.options import Options, split_numbers
 
 TestSplit = Literal["held-out", "validation", "whole-folder"]
@@ -15,13 +18,29 @@ PartitionKind = Literal["dirichlet", "shards", "classes", "iid", "file"]
 
 
 class DataOptions(Options):
-    """Which images the clients train on and are tested on."""
+    """Which samples the clients train on and are tested on."""
 
     clients: int | None = Field(None, ge=1, description="number of clients; default: one per domain, or 10")
     private: tuple[int | float, ...] | None = Field(
         None, description="private images per domain: counts, or shares below 1; default: the papers'"
     )
-    image_size: int = Field(32, ge=8, le=512, description="images are resized to this height and width")
+    modality: Literal["auto", "image", "table", "series", "text"] = Field(
+        "auto", description="kind of the samples in a folder; auto: by the suffix and content of the files"
+    )
+    tokenizer: Path | None = Field(
+        None, description="text: a vocabulary (one word a line) or a tokenizer.json; default: words are hashed"
+    )
+    vocabulary: int = Field(8192, ge=2, le=1 << 22, description="text: number of ids that words are hashed to")
+    max_length: int = Field(128, ge=1, le=8192, description="text: tokens of a text; longer ones are cut")
+    text_column: str = Field("", description="text: column with the texts; with it, CSV files are text and not tables")
+    image_size: ImageSize = Field(32, description="images are resized to this: a side, or height,width; 8 to 512")
+    aspect: Aspect = Field(
+        "squash", description="images of another aspect ratio: squash, pad with black, or crop to the centre"
+    )
+    grey_bits: int = Field(16, ge=8, le=16, description="bits of 16-bit grey images that are used; 12 for 0…4095")
+    cache: Path | None = Field(
+        None, exclude=True, description="folder for decoded images (--cache); default: only sets over 1 GB, in ~/.cache"
+    )
     test_split: TestSplit = Field(
         "held-out",
         description="validation: hold back a fifth of the training images and test on them, to choose options; "
@@ -42,6 +61,40 @@ class DataOptions(Options):
     centralized: bool = Field(
         False, description="every client has the private images of all; with solo this is the upper bound"
     )
+
+    target: str | None = Field(
+        None, description="tables: the column to predict; default: label, target or y, else the last column"
+    )
+    columns: tuple[Column, ...] = Field(
+        (), description="tables: the agreed columns, each with name, kind, and min and max or categories"
+    )
+    categorical: tuple[str, ...] = Field((), description="tables: columns of numbers that are codes of categories")
+    alignment: Alignment = Field(
+        "by-name", description="tables: columns that differ between clients are aligned by name, or refused (strict)"
+    )
+    scaling: Scaling = Field(
+        "own", description="tables: by statistics of the client's own training samples, or by the ranges of columns"
+    )
+    drop_first: bool = Field(False, description="tables: no feature for the first category of a column")
+    missing_indicator: bool = Field(False, description="tables: a further feature for each column: value is missing")
+    test_encoder: Literal["client", "domain"] = Field(
+        "client",
+        description="tables: tests are scaled by the client whose model is tested, or by the domain they come from",
+    )
+
+    @field_validator("categorical", mode="before")
+    @classmethod
+    def _names(cls, value: Any) -> Any:
+        return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value
+
+    @field_validator("image_size", mode="before")
+    @classmethod
+    def _size(cls, value: Any) -> Any:
+        value = split_numbers(value)
+        sides = value if isinstance(value, tuple | list) else (value,)
+        if not all(type(side) is int and 8 <= side <= 512 for side in sides) or len(sides) not in (1, 2):
+            raise ValueError("one number, or height and width, each from 8 to 512")
+        return sides[0] if len(set(sides)) == 1 else tuple(sides)
 
     @field_validator("private", mode="before")
     @classmethod

@@ -1,12 +1,20 @@
 """The scenarios by name, with the settings of the papers that use them."""
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from fedchoir.data.image import embedded
 from fedchoir.data.image.files import subfolders
+from fedchoir.data.modalities import READERS, folder_modality, reader
+from fedchoir.data.options import DataOptions
+from fedchoir.data.series import har
+from fedchoir.data.tabular import heart
+from fedchoir.data.text import amazon_reviews
+from fedchoir.data.torch_datasets.reader import datasets_of
 from fedchoir.utils.errors import UsageError
+from fedchoir.utils.factories import is_factory
 
 Kind = Literal["domain-shift", "label-skew"]
 _FCCL: dict[str, Any] = {"rounds": 40, "local_epochs": 20, "public_size": 5000}
@@ -29,6 +37,7 @@ class ScenarioInfo:
         public: default public set.
         defaults: the papers' other settings, by option name.
         top_k: for top-k accuracy.
+        modality: of its samples; a name of `fedchoir.data.modalities.READERS`.
     """
 
     name: str
@@ -43,11 +52,20 @@ class ScenarioInfo:
     public: str = "cifar100"
     defaults: dict[str, Any] = field(default_factory=lambda: dict(_FCCL))
     top_k: int = 1
+    modality: str = "image"
 
 
 _FEDCT = {
     "clients": 10, "rounds": 100, "local_epochs": 10, "local_batch": 64, "optimizer": "sgd", "local_lr": 0.01,
     "local_weight_decay": 1e-5, "partition": "dirichlet", "beta": 0.5, "public_size": 5000,
+}  # fmt: skip
+_SMALL = {  # minutes on two cores
+    "rounds": 10, "local_epochs": 2, "local_batch": 32, "public_batch": 128, "public_size": 1000,
+    "lr_schedule": "constant",
+}  # fmt: skip
+_HEART = {  # seconds on two cores
+    "rounds": 15, "local_epochs": 2, "local_batch": 16, "public_batch": 64, "public_size": 500,
+    "lr_schedule": "constant", "drop_first": True,
 }  # fmt: skip
 _LITE = {  # chosen on held-back training images: minutes on two cores, and FCCL+ is clearly better than SOLO
     "rounds": 8, "local_epochs": 4, "local_batch": 32, "public_batch": 64, "public_size": 1000,
@@ -129,13 +147,66 @@ _KNOWN = (
     _label_skew(
         "vireofood172", "VireoFood-172", "on request from the authors (Chen and Ngo, 2016): unpack as vireofood172/"
     ),
+    ScenarioInfo(
+        name="heart",
+        title="Heart disease: patients of four hospitals",
+        domains=tuple(heart.HOSPITALS),
+        sources=tuple(heart.HOSPITALS),
+        models=("logistic", "mlp", "res_mlp", "ft_transformer"),
+        homogeneous_model="mlp",
+        public="column-ranges",
+        private=None,
+        source="embedded: UCI Heart Disease (Janosi, Steinbrunn, Pfisterer and Detrano, 1988), CC BY 4.0",
+        defaults=_HEART,
+        modality="table",
+    ),
+    ScenarioInfo(
+        name="har",
+        title="UCI HAR: activities of 25 people with a smartphone, in groups of five",
+        domains=tuple(f"people-{first}-{first + 4}" for first in range(1, 26, 5)),
+        sources=tuple(f"har/{first}-{first + 4}" for first in range(1, 26, 5)),
+        models=("cnn1d", "gru", "transformer", "cnn1d@16", "gru@24"),
+        homogeneous_model="cnn1d",
+        public="har-people",
+        private=None,
+        source=har.GET,
+        defaults=_SMALL,
+        modality="series",
+    ),
+    ScenarioInfo(
+        name="har-people",
+        title="UCI HAR: activities of 25 people with a smartphone, each a client",
+        domains=tuple(f"person-{person}" for person in range(1, 26)),
+        sources=tuple(f"har/{person}-{person}" for person in range(1, 26)),
+        models=("cnn1d", "gru", "transformer", "cnn1d@16", "gru@24"),
+        homogeneous_model="cnn1d",
+        public="har-people",
+        private=None,
+        source=har.GET,
+        defaults=_SMALL,
+        modality="series",
+    ),
+    ScenarioInfo(
+        name="amazon-reviews",
+        title="Amazon reviews: books, DVDs, electronics, kitchen; positive or negative",
+        domains=amazon_reviews.DOMAINS,
+        sources=tuple(f"amazon-reviews/{domain}" for domain in amazon_reviews.DOMAINS),
+        models=("bag_of_embeddings", "textcnn", "bigru", "transformer"),
+        homogeneous_model="textcnn",
+        public="amazon-reviews",
+        private=None,
+        source=amazon_reviews.GET,
+        defaults=_SMALL,
+        modality="text",
+    ),
 )
 
 SCENARIOS: dict[str, ScenarioInfo] = {known.name: known for known in _KNOWN}
 
 
-def info(name: str) -> ScenarioInfo:
-    """The description of a scenario by its name, or of a user's folder (one sub-folder or `.npz` per client).
+def info(name: str, options: DataOptions | None = None) -> ScenarioInfo:
+    """The description of a scenario by its name, of a user's folder (one sub-folder or file per client), or of a
+    function that returns torch Datasets (``FILE.py:FUNCTION``).
 
     >>> info("office31").top_k
     5
@@ -143,30 +214,50 @@ def info(name: str) -> ScenarioInfo:
     if name in SCENARIOS:
         return SCENARIOS[name]
     folder = Path(name).expanduser()
-    if not folder.is_dir():
-        raise UsageError(f"scenario: {name!r} is neither one of {', '.join(SCENARIOS)} nor a folder")
-    domains = tuple(client_paths(folder))
+    if os.path.isdir(folder):  # noqa: PTH112 - Path.is_dir raises for names that are too long
+        paths = client_paths(folder)
+        modality = folder_modality(paths, options or DataOptions())
+        return _own(str(folder), folder.name, tuple(paths), (), modality)
+    if is_factory(name):
+        clients = datasets_of(name)
+        return _own(name, name, tuple(clients), tuple(clients), "tensor")
+    raise UsageError(f"scenario: {name!r} is neither one of {', '.join(SCENARIOS)} nor a folder nor FILE.py:FUNCTION")
+
+
+def _own(name: str, short: str, clients: tuple[str, ...], sources: tuple[str, ...], modality: str) -> ScenarioInfo:
+    """A scenario of a user's own data."""
+    kind = reader(modality)
     return ScenarioInfo(
-        name=str(folder),
-        title=f"{len(domains)} clients from {folder.name}",
-        domains=domains,
-        sources=(),
-        public="photos",
+        name=name,
+        title=f"{len(clients)} clients from {short}",
+        domains=clients,
+        sources=sources,
+        models=kind.MODELS,
+        homogeneous_model=kind.HOMOGENEOUS_MODEL,
+        public=kind.DEFAULT_PUBLIC,
         private=None,
-        source=f"the folder {folder}",
+        source=f"your own: {name}",
         defaults={**_FCCL, "local_batch": 64, "public_batch": 256},
+        modality=modality,
     )
 
 
 def client_paths(folder: Path) -> dict[str, Path]:
-    """Client name → its sub-folder or `.npz` file, sorted by name."""
-    files = [file for file in folder.glob("*.npz") if not file.name.startswith(".")]
+    """Client name → its sub-folder or file, sorted by name."""
+    suffixes = tuple(suffix for modality in READERS for suffix in reader(modality).SUFFIXES)
+    files = [
+        file
+        for file in folder.iterdir()
+        if file.name.lower().endswith(suffixes) and not file.name.startswith(".") and ".test." not in file.name
+    ]  # a.test.csv holds test samples of a.csv
     found: dict[str, Path] = {}
     for path in sorted(files + subfolders(folder), key=lambda p: p.name):
-        name = path.stem if path.suffix == ".npz" and path.is_file() else path.name
+        name = path.name.split(".")[0] if path.is_file() else path.name
         if name in found:
             raise UsageError(f"{folder}: client {name!r} occurs twice, as {found[name].name} and {path.name}")
         found[name] = path
     if not found:
-        raise UsageError(f"{folder}: no clients; wanted one sub-folder (of class folders) or one .npz per client")
+        raise UsageError(
+            f"{folder}: no clients; wanted one sub-folder (of class folders) or one {' or '.join(suffixes)} per client"
+        )
     return found

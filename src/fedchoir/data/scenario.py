@@ -7,14 +7,15 @@ from pathlib import Path
 import torch
 
 from fedchoir.data import partition
-from fedchoir.data.image.datasets import SPLIT_SEED, Domain, domain_from, load_domain
-from fedchoir.data.image.files import Progress, read_folder, read_npz
-from fedchoir.data.image.image_set import ImageSet
+from fedchoir.data.domain import SPLIT_SEED, Domain, Progress
 from fedchoir.data.label_skew import draw_partition, own_tests, partition_from_file
+from fedchoir.data.modalities import reader
 from fedchoir.data.options import DataOptions
 from fedchoir.data.registry import SCENARIOS, ScenarioInfo, client_paths, info
+from fedchoir.data.samples import Samples
 from fedchoir.data.splits import add_label_noise, held_out, stratified_sample, unseen
 from fedchoir.utils.errors import UsageError
+from fedchoir.utils.input_spec import InputSpec
 from fedchoir.utils.rng import generator
 
 __all__ = ["SCENARIOS", "ClientData", "DataOptions", "Scenario", "ScenarioInfo", "info", "load_scenario"]
@@ -24,11 +25,13 @@ GLOBAL = "global"  # name of the one test set under label skew
 
 @dataclass(frozen=True)
 class ClientData:
-    """A client's private samples; ``domain`` is the name of its own test set in `Scenario.tests`."""
+    """A client's private samples; ``domain`` is the name of its own test set in `Scenario.tests`. The samples of
+    ``validation`` were held back from training."""
 
     name: str
-    train: ImageSet
+    train: Samples
     domain: str
+    validation: Samples | None = None
 
 
 @dataclass(frozen=True)
@@ -46,10 +49,15 @@ class Scenario:
     name: str
     classes: tuple[str, ...]
     clients: tuple[ClientData, ...]
-    tests: dict[str, ImageSet]
-    own_tests: dict[str, ImageSet] = field(default_factory=dict)
+    tests: dict[str, Samples]
+    own_tests: dict[str, Samples] = field(default_factory=dict)
     top_k: int = 1
     notes: tuple[str, ...] = ()
+
+    @property
+    def inputs(self) -> InputSpec:
+        """What the clients' models receive."""
+        return self.clients[0].train.input_spec
 
 
 def load_scenario(
@@ -67,27 +75,28 @@ def load_scenario(
     [('pen', 20), ('print', 20), ('scene', 20), ('blend', 20)]
     """
     options = options or DataOptions()
-    known = info(name)
-    size = options.image_size
+    known = info(name, options)
     if known.sources:
-        domains = [load_domain(source, root, image_size=size, progress=progress) for source in known.sources]
+        domains = reader(known.modality).load_domains(known, root, options, progress)
     else:
-        domains = _user_domains(Path(known.name), size, progress)
+        domains = reader(known.modality).read_clients(client_paths(Path(known.name)), options, progress)
     domains, classes, notes = unify_classes(domains)
     notes += tuple(note for domain in domains for note in domain.notes)
+    _check_inputs(domains)
     build = _label_skew if known.kind == "label-skew" else _domain_shift
     scenario = build(known, domains, classes, seed, options)
     scenario = _with_noise(replace(scenario, notes=notes + scenario.notes), seed, options)
     return _centralized(scenario) if options.centralized else scenario
 
 
-def _user_domains(folder: Path, size: int, progress: Progress | None) -> list[Domain]:
-    """One domain for each sub-folder or `.npz` file of a user's folder."""
-    domains = []
-    for name, path in client_paths(folder).items():
-        raw = read_npz(path, size) if path.is_file() else read_folder(path, size, progress)
-        domains.append(domain_from(raw, name))
-    return domains
+def _check_inputs(domains: list[Domain]) -> None:
+    first, *others = domains
+    for other in others:
+        if other.train.input_spec != first.train.input_spec:
+            raise UsageError(
+                f"{first.name} has samples of {first.train.input_spec} and {other.name} of {other.train.input_spec}; "
+                "all clients need samples of one shape"
+            )
 
 
 def unify_classes(domains: list[Domain]) -> tuple[list[Domain], tuple[str, ...], tuple[str, ...]]:
@@ -129,7 +138,7 @@ def _domain_shift(
     return Scenario(known.name, classes, tuple(clients), tests, {}, known.top_k, notes)
 
 
-def _train_and_test(domain: Domain, options: DataOptions) -> tuple[ImageSet, ImageSet, tuple[str, ...]]:
+def _train_and_test(domain: Domain, options: DataOptions) -> tuple[Samples, Samples, tuple[str, ...]]:
     """A domain's training and test samples. They are disjoint, except with test_split = whole-folder."""
     if options.test_split == "whole-folder" and not domain.own_test:
         whole = domain.train.joined(domain.test)
@@ -138,12 +147,12 @@ def _train_and_test(domain: Domain, options: DataOptions) -> tuple[ImageSet, Ima
             f"{domain.name}: TESTED ON THE WHOLE FOLDER, training images included, and trained without images of its "
             "last classes (test_split='whole-folder')"
         )
-        return whole.subset(by_class[: len(domain.train)]), whole, (note,)
+        return whole.subset(by_class[: len(domain.train)]), whole.for_every_client(), (note,)
     notes: tuple[str, ...] = ()
     if options.test_split == "whole-folder":
         notes = (f"{domain.name}: test_split='whole-folder' has no effect: it has a test split",)
     train, test = domain.train, domain.test
-    keep = unseen(train, test)
+    keep = unseen(train, test) if train.copies_are_leaks else torch.ones(len(train), dtype=torch.bool)
     if copies := int((~keep).sum()):
         train = train.subset(keep)
         notes += (f"{domain.name}: {copies} training images left out, because they are also in the test set",)
@@ -169,9 +178,7 @@ def _count(wanted: int | float | None, images: int) -> int | None:
     return wanted
 
 
-def _private(
-    name: str, pool: ImageSet, count: int | None, explicit: bool, seed: int
-) -> tuple[ImageSet, tuple[str, ...]]:
+def _private(name: str, pool: Samples, count: int | None, explicit: bool, seed: int) -> tuple[Samples, tuple[str, ...]]:
     """``count`` samples of the pool (None: all), classes in proportion."""
     if not len(pool):
         raise UsageError(f"{name}: no training images are left")
@@ -190,7 +197,7 @@ def _clients_per_domain(clients: int | None, domains: int) -> list[int]:
     return [total // domains + (position < total % domains) for position in range(domains)]
 
 
-def _divide(name: str, private: ImageSet, clients: int, seed: int) -> list[ClientData]:
+def _divide(name: str, private: Samples, clients: int, seed: int) -> list[ClientData]:
     """Divide a domain's private samples equally among its clients."""
     if clients == 1:
         return [ClientData(name, private, name)]
@@ -248,7 +255,7 @@ def _centralized(scenario: Scenario) -> Scenario:
     first, *others = (client.train for client in scenario.clients)
     train = first.joined(*others)
     total = len(train)
-    for test in scenario.tests.values():
+    for test in scenario.tests.values() if train.copies_are_leaks else ():
         train = train.subset(unseen(train, test))
     note = f"CENTRALIZED: every client trains on the {len(train)} private images of all clients"
     if left_out := total - len(train):

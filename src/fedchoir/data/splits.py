@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from fedchoir.data.image.image_set import ImageSet
+    from fedchoir.data.samples import Samples
 
 NoiseType = Literal["symmetric", "pair"]
 
@@ -55,25 +55,27 @@ def complement(index: Tensor, length: int) -> Tensor:
     return mask.nonzero().flatten()
 
 
-def held_out(samples: ImageSet, generator: torch.Generator) -> tuple[ImageSet, ImageSet]:
-    """Stratified 80/20 split into (train, test). Copies of training samples are moved to the training split."""
+def held_out(samples: Samples, generator: torch.Generator, share: float = HELD_OUT) -> tuple[Samples, Samples]:
+    """Stratified split into (train, test). Copies of training samples are moved to the training split."""
     length = len(samples)
-    train = stratified_sample(samples.labels, max(1, length - max(1, round(HELD_OUT * length))), generator)
+    train = stratified_sample(samples.labels, max(1, length - max(1, round(share * length))), generator)
     test = complement(train, length)
+    if not samples.copies_are_leaks:
+        return samples.subset(train), samples.subset(test).for_every_client()
     copies = ~unseen(samples.subset(test), samples.subset(train))
     train = torch.cat([train, test[copies]]).sort().values
-    return samples.subset(train), samples.subset(test[~copies])
+    return samples.subset(train), samples.subset(test[~copies]).for_every_client()
 
 
-def unseen(samples: ImageSet, others: ImageSet) -> Tensor:
+def unseen(samples: Samples, others: Samples) -> Tensor:
     """Mask (N of ``samples``): True where no identical sample is in ``others``."""
     known = set(others.hashes())
     return torch.tensor([h not in known for h in samples.hashes()], dtype=torch.bool)
 
 
 def add_label_noise(
-    samples: ImageSet, classes: int, rate: float, kind: NoiseType, generator: torch.Generator
-) -> tuple[ImageSet, int]:
+    samples: Samples, classes: int, rate: float, kind: NoiseType, generator: torch.Generator
+) -> tuple[Samples, int]:
     """Give a share ``rate`` of the samples a wrong label; returns the set and the number of changed labels.
 
     ``symmetric``: any other class, equally likely. ``pair``: the next class, cyclically.

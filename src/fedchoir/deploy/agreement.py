@@ -7,6 +7,7 @@ or reorder them.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,14 +17,15 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from fedchoir.core.actions import Action
+from fedchoir.core.actions import Action, Exchange
 from fedchoir.core.eligibility import Secure
 from fedchoir.core.federation_spec import FederationSpec
 from fedchoir.core.script import ActionName, action_name, action_sequences
 from fedchoir.deploy.config import FederationFile, read_federation
-from fedchoir.engines.messages import MessageError
+from fedchoir.engines.headers import InfoHeader, MessageError
 from fedchoir.experiments.run import public_options
 from fedchoir.methods.base import Method
+from fedchoir.privacy.secure_aggregation.terms import SumTerms
 from fedchoir.utils.io import atomic_write_json
 
 
@@ -38,6 +40,7 @@ class Agreement:
     seed: int
     secure: Secure
     sites: tuple[str, ...]
+    metric: str = "accuracy"
 
     @classmethod
     def read(cls, path: Path) -> Agreement:
@@ -48,37 +51,39 @@ class Agreement:
         plan = federation.plan()
         return cls(
             federation.method, plan.params.model_dump(mode="json"), public_options(plan), federation.rounds,
-            federation.seed, federation.secure, tuple(site.name for site in federation.sites),
+            federation.seed, federation.secure, tuple(site.name for site in federation.sites), federation.metric,
         )  # fmt: skip
 
-    def check_plan(self, plan: Mapping[str, Any]) -> None:
+    def check_request(self, request: InfoHeader) -> None:
         """Raise `MessageError` unless method, settings and public set are those of the agreed file."""
-        if plan["method"] != self.method:
+        if request.method != self.method:
             raise MessageError(
-                f"refused: the server asks for {plan['method']!r}, and the agreed file has {self.method!r}"
+                f"refused: the server asks for {request.method!r}, and the agreed file has {self.method!r}"
             )
-        for name in sorted({*plan["settings"], *self.settings}):
-            asked, agreed = plan["settings"].get(name), self.settings.get(name)
+        for name in sorted({*request.settings, *self.settings}):
+            asked, agreed = request.settings.get(name), self.settings.get(name)
             if asked != agreed:
                 raise MessageError(
                     f"refused: the server asks for {name} = {asked!r}, and the agreed file has {agreed!r}"
                 )
-        asked = {key: value for key, value in (plan["public"] or {}).items() if key != "digest"}
+        asked = {key: value for key, value in (request.public or {}).items() if key != "digest"}
         if asked != dict(self.public or {}):
             raise MessageError("refused: the server names another public set than the agreed file")
 
     def check_spec(self, spec: FederationSpec) -> None:
-        """Raise `MessageError` unless rounds, seed and sites are those of the agreed file."""
+        """Raise `MessageError` unless rounds, seed, sites and metric are those of the agreed file."""
         sites = tuple(client.name for client in spec.clients)
         for name, asked, agreed in (
             ("rounds", spec.rounds, self.rounds), ("seed", spec.seed, self.seed), ("sites", sites, self.sites),
+            ("metric", spec.metric, self.metric),
         ):  # fmt: skip
             if asked != agreed:
                 raise MessageError(f"refused: the server gives {name} = {asked!r}, and the agreed file has {agreed!r}")
 
 
 class Position(NamedTuple):
-    """The last action that a client has carried out: its round, and its number in that round's sequence."""
+    """The last action that a client has carried out: its round, and its number in that round's sequence. A round's
+    evaluation comes after all its actions."""
 
     round: int = -1
     number: int = -1
@@ -93,27 +98,46 @@ def check_sequence(
 ) -> Position:
     """The position after the work, (round, action) each; None stands for an evaluation.
 
-    Raises `MessageError` if an action is not in the method's own sequence after the position. Sequences are stored in
-    ``folder``, one file a round: computing one means running the server's part of all rounds before it, without data.
+    Raises `MessageError` if an action is not in the method's own sequence after the position, or if an exchange is not
+    the last of the work. Sequences are stored in ``folder``, one file a round: computing one means running the server's
+    part of all rounds before it, without data.
     """
-    for index, action in work:
+    for place, (index, action) in enumerate(work, 1):
         if not max(position.round, 0) <= index < method.spec.rounds:
             raise MessageError(f"refused: round {index + 1} is over, or not in the agreed {method.spec.rounds} rounds")
-        number = position.number if index == position.round else -1
-        if action is not None:
-            sequence, wanted = _sequence(method, index, folder, model), action_name(action)
-            number = next((n for n in range(number + 1, len(sequence)) if sequence[n] == wanted), -1)
-            if number < 0:
-                raise MessageError(
-                    f"refused: {wanted.kind} {wanted.function!r} is not what {method.name} does next in round "
-                    f"{index + 1}"
-                )
-        position = Position(index, number)
+        if isinstance(action, Exchange) and place < len(work):
+            raise MessageError(f"refused: {action.function.__name__!r} is an exchange, and more work follows it")
+        done = position.number if index == position.round else -1
+        sequence = _sequence(method, index, folder, model)
+        position = Position(index, _next(sequence, done, action))
+        if position.number < 0:
+            what = "an evaluation" if action is None else "{} {!r}".format(*action_name(action)[:2])
+            raise MessageError(f"refused: {what} is not what {method.name} does next in round {index + 1}")
     return position
 
 
+def _next(sequence: Sequence[ActionName], done: int, action: Action | None) -> int:
+    """The number of an action in the sequence after ``done``; -1 if it is not there."""
+    if action is None:
+        return len(sequence) if done < len(sequence) else -1
+    wanted = action_name(action)
+    return next((n for n in range(done + 1, len(sequence)) if sequence[n].asks_for(wanted)), -1)
+
+
+def sum_terms(method: Method, position: Position, folder: Path, model: Mapping[str, Tensor] | None) -> SumTerms:
+    """Who takes part in the secure sum of the exchange at a position, with which weights: from the site's own copy."""
+    sequence = _sequence(method, position.round, folder, model)
+    exchanges = [n for n, action in enumerate(sequence) if action.kind == "exchange"]
+    weights = sequence[position.number].weights
+    if position.number not in exchanges or weights is None:
+        raise MessageError("refused: a secure sum of payloads of which the method takes no mean")
+    names = tuple(client.name for client in method.spec.clients)
+    return SumTerms((position.round, exchanges.index(position.number)), names, dict(weights))
+
+
 def _sequence(method: Method, index: int, folder: Path, model: Mapping[str, Tensor] | None) -> list[ActionName]:
-    path = folder / f"sequence-{index:05d}.json"
+    sizes = json.dumps([client.train for client in method.spec.clients])  # weights depend on them
+    path = folder / f"sequence-{index:05d}-{hashlib.sha256(sizes.encode()).hexdigest()[:16]}.json"
     if path.exists():
         return [ActionName.read(packed) for packed in json.loads(path.read_text())]
     sequence = next(islice(action_sequences(method, model), index, None))

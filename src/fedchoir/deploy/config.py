@@ -7,13 +7,20 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from fedchoir import methods
 from fedchoir.core.eligibility import Secure, check_secure
+from fedchoir.core.metrics import MetricName
 from fedchoir.data.options import DataOptions
 from fedchoir.deploy.keys import NAME
 from fedchoir.experiments.config import Experiment, Plan, make_params
+from fedchoir.models.spec import ModelSpec
 from fedchoir.utils.errors import UsageError
 from fedchoir.utils.io import read_toml
 from fedchoir.utils.options import one_line
 
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+AGREED = {  # data options that are the same at all sites
+    "modality", "image_size", "aspect", "grey_bits", "target", "columns", "categorical", "alignment", "scaling",
+    "drop_first", "missing_indicator", "text_column", "tokenizer", "vocabulary", "max_length",
+}  # fmt: skip
 OWN = "own"  # name of the only test set in the results: each site tests on its own data
 
 
@@ -25,6 +32,7 @@ class SiteEntry(BaseModel):
     name: str = Field(pattern=f"^{NAME}$", description="the site's name; its node is started with --name NAME")
     key: Path | None = Field(None, description="the site's public key, NAME.pub")
     model: str | None = Field(None, description="its architecture; needed only if the run may start without the site")
+    max_train: int | None = Field(None, ge=2, description="most training images that it may state; default: all sites'")
     revoked: bool = Field(False, description="its key is no longer accepted; the run continues without it")
 
 
@@ -38,6 +46,7 @@ class FederationFile(BaseModel):
     rounds: int = Field(10, ge=1, description="communication rounds")
     seed: int = Field(0, ge=0, description="all random draws are derived from it")
     profile: Literal["fixed", "paper", "official"] = Field("fixed", description="how ambiguities are settled")
+    metric: MetricName = Field("accuracy", description="headline of tables and report, and what chooses the best round")
     quorum: float = Field(0.5, gt=0, le=1, description="share of the sites that an exchange needs")
     secure: Secure = Field(
         False, description="true: the server sees only means of payloads; strict: even if it lies about who replied"
@@ -54,6 +63,9 @@ class FederationFile(BaseModel):
     wait: float = Field(600, gt=0, description="seconds to wait for sites before the first round")
     deadline: float = Field(3600, gt=0, description="seconds that a site has for a reply")
     max_message_mb: float = Field(512, gt=0, description="larger messages are refused unread")
+    max_train: int = Field(
+        10_000_000, ge=2, description="most training images that a site may state: they are its weight in some methods"
+    )
     sites: tuple[SiteEntry, ...] = Field(description="who takes part")
 
     @field_validator("sites")
@@ -71,7 +83,7 @@ class FederationFile(BaseModel):
         """The experiment with nothing left open."""
         method = methods.get(self.method)
         params = make_params(method, None, self.profile, self.settings)
-        if simulation_only := sorted((set(DataOptions.model_fields) - {"image_size"}) & set(self.settings)):
+        if simulation_only := sorted((set(DataOptions.model_fields) - AGREED) & set(self.settings)):
             raise UsageError(f"{simulation_only[0]} is not possible in a federation: its sites have their own data")
         if method.needs_public and self.public is None:
             raise UsageError(f"public is missing: {self.method} needs a public set that every site has")
@@ -79,7 +91,8 @@ class FederationFile(BaseModel):
             check_secure(method, params, len(self.sites))
         experiment = Experiment(
             method=self.method, scenario="federation", public=self.public, rounds=self.rounds, seed=self.seed,
-            profile=self.profile, quorum=self.quorum, secure=self.secure, out=self.out, settings=self.settings,
+            profile=self.profile, metric=self.metric, quorum=self.quorum, secure=self.secure, out=self.out,
+            settings=self.settings,
         )  # fmt: skip
         return Plan(
             experiment=experiment,
@@ -98,14 +111,26 @@ def read_federation(path: Path) -> FederationFile:
     except ValidationError as error:
         raise UsageError(f"{path}: {_describe(error)}") from None
     folder = path.resolve().parent
-    sites = tuple(site.model_copy(update={"key": folder / site.key if site.key else None}) for site in federation.sites)
+    sites = tuple(site.model_copy(update=_resolved(site, folder)) for site in federation.sites)
     paths = {name: folder / getattr(federation, name) for name in ("out", "ca", "certificate", "key")}
+    host = federation.address.rpartition(":")[0].strip("[]")
+    if federation.insecure and host not in LOOPBACK:
+        raise UsageError(
+            f"{path}: insecure = true with address = {federation.address!r} is not possible: without TLS and keys the "
+            "address should be 127.0.0.1:PORT"
+        )
     for site in sites:
         if site.revoked and site.model is None:
             raise UsageError(f"{path}: site {site.name} is revoked: give the model it had, so that others can continue")
         if not federation.insecure and site.key is None:
             raise UsageError(f"{path}: site {site.name} has no key; fedchoir keys --site {site.name} creates one")
     return federation.model_copy(update={**paths, "sites": sites})
+
+
+def _resolved(site: SiteEntry, folder: Path) -> dict[str, Any]:
+    """The site's files as paths from the folder of the federation's file."""
+    model = None if site.model is None else str(ModelSpec.parse(site.model).relative_to(folder))
+    return {"key": folder / site.key if site.key else None, "model": model}
 
 
 def _describe(error: ValidationError) -> str:

@@ -11,6 +11,8 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -19,8 +21,11 @@ from torch import Tensor
 from fedchoir.core.actions import Action, Exchange
 from fedchoir.core.exchange import Reply
 from fedchoir.core.federation_spec import ClientInfo
+from fedchoir.core.scores import Detail, Evaluation
+from fedchoir.deploy.reply_journal import ReplyJournal
+from fedchoir.engines.headers import MessageError
 from fedchoir.engines.local.client_factory import new_modules
-from fedchoir.engines.messages import Envelope, MessageError, pack_action, pack_spec, unpack_action, unpack_reply
+from fedchoir.engines.messages import Envelope, pack_action, pack_spec, unpack_action, unpack_reply
 from fedchoir.methods.base import Method
 from fedchoir.payload import Payload, state_payload
 from fedchoir.utils.errors import UsageError
@@ -51,32 +56,50 @@ class Work:
     round: int
     action: Action | None = None
     weights: Payload | None = None
+    detail: Detail = "accuracy"
 
     def pack(self, envelope: Envelope, client: int) -> dict[str, Any]:
         if self.action is not None:
             return {"round": self.round, **pack_action(envelope, self.action, client)}
-        return {"round": self.round, "evaluate": None if self.weights is None else envelope.put(self.weights)}
+        weights = None if self.weights is None else envelope.put(self.weights)
+        return {"round": self.round, "evaluate": weights, "detail": self.detail}
 
     @classmethod
     def unpack(cls, envelope: Envelope, packed: Mapping[str, Any], method: Method) -> Work:
         if "name" in packed:
-            return cls(int(packed["round"]), unpack_action(envelope, packed, method))
+            return cls(int(packed["round"]), unpack_action(envelope, packed, method, finite=True))
+        if "evaluate" not in packed:
+            raise MessageError("the request is malformed: work without an action or an evaluation")
         weights = packed["evaluate"]
-        return cls(int(packed["round"]), weights=None if weights is None else envelope.get(weights))
+        if weights is not None and type(method).global_weights is Method.global_weights:
+            raise MessageError(f"refused: {method.name} has no global model, and the server asks to evaluate one")
+        payload = None if weights is None else envelope.get(weights, finite=True)
+        return cls(int(packed["round"]), weights=payload, detail=packed.get("detail", "accuracy"))
 
 
 class FlowerEngine:
     """Runs a method's actions on clients at other sites. The end of a round waits for the next message."""
 
-    def __init__(self, method: Method, transport: Transport, *, run: str, public: Mapping[str, Any] | None) -> None:
+    def __init__(
+        self,
+        method: Method,
+        transport: Transport,
+        *,
+        run: str,
+        public: Mapping[str, Any] | None,
+        journal: Path | None = None,
+    ) -> None:
         self.method = method
         self.seconds = {"public": 0.0, "local": 0.0, "evaluate": 0.0}
+        self.notes: list[str] = []  # sites print their own
         self._transport, self._run, self._public = transport, run, public
         clients = range(len(method.spec.clients))
         self._queues: dict[int, list[Work]] = {k: [] for k in clients}
         self._acknowledged = dict.fromkeys(clients, 0)  # serial of the last message that each client replied to
         self._saved = [dict(self._acknowledged)]  # the same at the last two checkpoints
         self._serial = 0
+        self._failed: dict[int, str] = {}  # why clients did not reply to the last message
+        self._journal = ReplyJournal(journal, run)
         self._shapes: dict[str, Tensor] | None = None
 
     # -- messages --------------------------------------------------------------------------------------------------
@@ -105,20 +128,20 @@ class FlowerEngine:
         for k in clients:
             self._queues[k] += [Work(round_index, action) for action in actions]
 
-    def defer_evaluation(self, round_index: int, weights: dict[str, Tensor] | None) -> None:
+    def defer_evaluation(self, round_index: int, weights: dict[str, Tensor] | None, detail: Detail) -> None:
         payload = None if weights is None else state_payload("weights", weights)
         for queue in self._queues.values():
-            queue.append(Work(round_index, weights=payload))
+            queue.append(Work(round_index, weights=payload, detail=detail))
 
     def flush(self, round_index: int) -> Iterator[Reply]:
         due = {k: self._due(k, round_index) for k in self._queues}
         return self._send({k: work for k, work in due.items() if work})
 
-    def evaluate(self, weights: dict[str, Tensor] | None) -> list[list[float]]:
-        """Accuracies of all clients, at once instead of with the next message."""
-        self.defer_evaluation(0, weights)
-        rows = {reply.client: list(reply.deferred[0].row or []) for reply in self.flush(0) if 0 in reply.deferred}
-        return [rows.get(k, []) for k in self._queues]
+    def evaluate(self, weights: dict[str, Tensor] | None, round_index: int, detail: Detail) -> list[Evaluation | None]:
+        """Evaluate all clients at once instead of with the next message."""
+        self.defer_evaluation(round_index, weights, detail)
+        found = {reply.client: reply.deferred.get(round_index) for reply in self.flush(round_index)}
+        return [report.evaluation if (report := found.get(k)) else None for k in self._queues]
 
     def _update_clients(self) -> None:
         spec = self.method.spec
@@ -128,15 +151,20 @@ class FlowerEngine:
 
     def _send(self, work: Mapping[int, list[Work]], masking: Requests | None = None) -> Iterator[Reply]:
         self._update_clients()
-        self._serial += 1
-        serial = self._serial
+        if self._serial:
+            self._journal.record(self._serial, self._failed)
+        self._serial, self._failed = self._serial + 1, {}
+        serial, before = self._serial, self._journal.failures(self._serial)
         packed: dict[int, bytes] = {}  # a payload that several clients receive is serialised once
-        envelopes = {k: self._envelope(k, items, packed) for k, items in work.items()}
+        envelopes = {k: self._envelope(k, items, packed) for k, items in work.items() if k not in before}
         for k, request in (masking or {}).items():
-            envelopes[k].header["masking"] = request
-        for k, received in self._transport.deliver(envelopes):
+            if k in envelopes:
+                envelopes[k].header["masking"] = request
+        missing = ((k, why) for k, why in before.items() if k in work)
+        for k, received in chain(missing, self._transport.deliver(envelopes)):
             reply = self._reply(k, received)
             if reply.error:
+                self._failed[k] = reply.error
                 self._requeue_steps(k, work[k])
             else:
                 self._acknowledged[k] = serial

@@ -1,4 +1,4 @@
-"""Run Flower's own programs, ``flower-superlink`` and ``flower-supernode``, as child processes.
+"""Run Flower's own programs, SuperLink and SuperNode, as child processes.
 
 Both run in Flower's process isolation: fedchoir takes the place of the ServerApp or ClientApp process, so an app
 bundle that arrives is never unpacked or run.
@@ -11,23 +11,28 @@ import secrets
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor, SuperExecAuthHttpInterceptor
+from flwr.supercore.protobuf.client import ProtobufClient
 from flwr.supercore.runtime import RuntimeHttpClient
 
+from fedchoir.deploy.superlink_program import SECRET_OPTION, SERVER_TOKEN, server_token
 from fedchoir.utils.io import private_write
 
 STOP_SECONDS = 10.0  # how long a program may take to end before it is killed
 
 
 class FlowerProcess:
-    """One Flower program. Its output goes to a log file in ``work``, its other files to ``work/flwr``."""
+    """One Flower program, or the ``command`` that stands for it. Its output goes to a log file in ``work``, its other
+    files to ``work/flwr``."""
 
-    def __init__(self, program: str, work: Path) -> None:
-        self.program, self.work = program, work
+    def __init__(self, program: str, work: Path, command: Sequence[str] = ()) -> None:
+        self.work = work
         self.log = work / f"{program.removeprefix('flower-')}.log"
+        self._command = command or [program]
         self._secret = secrets.token_bytes(32)  # proves to the program that this process may take its tasks
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -35,7 +40,7 @@ class FlowerProcess:
         secret = self.work / "superexec.secret"
         secret.unlink(missing_ok=True)
         private_write(secret, self._secret)
-        command = [self.program, "--isolation", "process", "--superexec-auth-secret-file", str(secret), *options]
+        command = [*self._command, "--isolation", "process", SECRET_OPTION, str(secret), *options]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdout=log, stderr=log, env=environment(self.work / "flwr"), preexec_fn=die_with_parent
@@ -63,9 +68,15 @@ class FlowerProcess:
             RuntimeVersionHttpInterceptor(component_name="SuperExec"),
             SuperExecAuthHttpInterceptor(master_secret=self._secret, protected_methods=acquire),
         ]
-        return RuntimeHttpClient.from_server_address(
+        client = RuntimeHttpClient.from_server_address(
             address, root_certificates is None, root_certificates, interceptors=interceptors
         )
+        self.authorize(client)
+        return client
+
+    def authorize(self, client: ProtobufClient) -> None:
+        """Add this process's token to all requests of a client."""
+        client._client.headers[SERVER_TOKEN] = server_token(self._secret)
 
     def last_error(self) -> str:
         """The last error in the log as one line; without an error, the last line."""

@@ -82,7 +82,7 @@ def read_public(path: Path) -> bytes:
             raise ValueError("another kind of key")
     except OSError as error:
         raise UsageError(f"cannot read the key {path}: {error.strerror}") from None
-    except (ValueError, UnsupportedAlgorithm):
+    except (ValueError, UnsupportedAlgorithm, NotImplementedError):
         raise UsageError(f"{path} is not an elliptic-curve public key; fedchoir keys --site NAME creates one") from None
     return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 

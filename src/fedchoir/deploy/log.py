@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable
 
 from fedchoir.core.federation_spec import FederationSpec
+from fedchoir.core.metric_summary import headline
+from fedchoir.core.metrics import METRICS
 from fedchoir.core.result import Event
 from fedchoir.experiments.config import Plan
 from fedchoir.experiments.run import Observer
@@ -27,8 +29,9 @@ class LogObserver(Observer):
         self._log(f"{plan.experiment.method}: {spec.rounds} rounds with {names}{resumed}")
 
     def round(self, event: Event) -> None:
-        average = event["intra_avg"]
-        score = "not evaluated" if average is None else f"accuracy {average:.2f}"
+        name, average, _ = headline(event)
+        unknown = "not evaluated" if event["accuracy"] is None else "no accuracies reported"
+        score = unknown if average is None else f"{METRICS[name].title} {average:.{METRICS[name].digits}f}"
         self._log(
             f"round {event['round'] + 1} of {self._rounds}: {score}, {readable_bytes(event['bytes_up'])} up, "
             f"{readable_bytes(event['bytes_down'])} down, {event['messages']} messages, "

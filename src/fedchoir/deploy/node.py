@@ -4,6 +4,7 @@ The node takes the ClientApp's part in Flower's process isolation. It imports ev
 message: a message starts in milliseconds instead of seconds, and a client that hangs is killed at its deadline.
 """
 
+import math
 import os
 import signal
 import socket
@@ -23,18 +24,20 @@ from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVers
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
-from fedchoir.core.eligibility import Secure
-from fedchoir.deploy.agreement import Agreement
+from fedchoir.deploy.audit import AuditLog
 from fedchoir.deploy.client_worker import ClientWorker
 from fedchoir.deploy.flower_process import FlowerProcess
 from fedchoir.deploy.log import Log
+from fedchoir.deploy.policy import Policy
 from fedchoir.deploy.records import EXTRA_TTL, SITE_INFO, from_records, signature_of, to_records
-from fedchoir.deploy.signing import verify_signature
+from fedchoir.deploy.signing import Freshness, SignedMessage, verify_signature
 from fedchoir.deploy.site_data import LocalSite
-from fedchoir.engines.messages import MAX_BLOB, Envelope
+from fedchoir.engines.headers import InfoHeader, MessageError, validated
+from fedchoir.engines.messages import Envelope
 from fedchoir.privacy.secure_aggregation.peer_keys import Identity, UnverifiedPeers, VerifiedPeers
 from fedchoir.utils.errors import UsageError, WorkerError
 from fedchoir.utils.subprocess_channel import Channel, ChildProcess
+from fedchoir.utils.text import printable
 
 POLL_SECONDS = 0.1  # between two attempts to take a message
 REFUSED_SECONDS = 120.0  # how long to retry. A server that has just started may not have registered this node's key
@@ -44,31 +47,27 @@ RESTART_SECONDS = 3.0  # before a SuperNode that ended is started again
 
 @dataclass(frozen=True)
 class NodeOptions:
-    """How a site reaches its server, and what it requires of messages."""
+    """How a site reaches its server, and what it allows."""
 
     server: str
+    policy: Policy
     ca: Path | None = None
     key: Path | None = None
     insecure: bool = False
-    limit: int = MAX_BLOB
-    secure: Secure = False
-    peers: Path | None = None
-    epsilon: float | None = None
-    agreement: Agreement | None = None
 
     @property
     def identity(self) -> Identity:
-        if self.key is None or self.peers is None:
-            return UnverifiedPeers()
-        return VerifiedPeers(self.key, self.peers)
+        if self.key is None or self.policy.peers is None:
+            return UnverifiedPeers(self.key)
+        return VerifiedPeers(self.key, self.policy.peers)
 
     def check(self) -> None:
         if ":" not in self.server:
             raise UsageError(f"--server {self.server!r} is not possible: it should be HOST:PORT")
-        if self.peers is not None and (self.key is None or not self.peers.is_dir()):
-            raise UsageError(
-                f"--peers {self.peers}: it should be a folder with the other sites' .pub files, with --key"
-            )
+        peers = self.policy.peers
+        if peers is not None and (self.key is None or not peers.is_dir()):
+            raise UsageError(f"--peers {peers}: it should be a folder with the other sites' .pub files, with --key")
+        self.policy.check()
         if self.insecure:
             return
         for option, path in (("--ca", self.ca), ("--key", self.key)):
@@ -89,11 +88,14 @@ class Node:
         self._address = ""
         self._connected = False
         self._last_connected = time.monotonic()
+        self._last_line = ""
+        self._audit = AuditLog(site.work / "state" / "audit.jsonl", self._log)
 
     def run(self) -> None:
         os.umask(0o077)  # the work folder has images and models: only this user may read it
         self.site.work.mkdir(parents=True, exist_ok=True)
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # KeyboardInterrupt
+        self._audit.record("started", self.options.policy.describe(self.site.name))
         try:
             while True:
                 self._start_supernode()
@@ -103,7 +105,10 @@ class Node:
             self._supernode.stop()
 
     def _log(self, line: str) -> None:
-        self._write_log(f"{self.site.name}: {line}")
+        """Print a line, unless it repeats the one before: a node that waits for its server prints that once."""
+        if line != self._last_line:
+            self._write_log(f"{self.site.name}: {line}")
+        self._last_line = line
 
     # -- the SuperNode ---------------------------------------------------------------------------------------------
 
@@ -121,27 +126,26 @@ class Node:
         self._supernode.log.unlink(missing_ok=True)
         self._supernode.start(*options)
         self._connected = False
-        self._log(f"connecting to {self.options.server}")
 
     def _supernode_runs(self) -> bool:
         """Whether the SuperNode runs. Raises `UsageError` if it keeps ending before it is connected."""
         process, server = self._supernode, self.options.server
         if not self._connected and "SuperNode ID" in process.log.read_text(errors="replace"):
             self._connected = True
-            self._log("connected")
+            self._log(f"connected to {server}: waiting for requests")
         if self._connected:
             self._last_connected = time.monotonic()
         code = process.exit_code()
         if code is None:
             return True
         if code < 0:
-            self._log(f"the SuperNode process was killed by signal {-code}; starting it again")
+            self._log(f"the connection's process was killed by signal {-code}: connecting again")
         elif self._connected:
-            self._log(f"disconnected from {server}: it ended its run, was stopped or revoked this site; reconnecting")
+            self._log(f"{server} closed the connection (its run is over, or it was stopped): waiting for it")
         elif time.monotonic() > self._last_connected + REFUSED_SECONDS:
             raise UsageError(f"{server} refused {self.site.name}: {process.last_error()} (full log: {process.log})")
         else:
-            self._log(f"not connected: {process.last_error()}; trying again")
+            self._log(f"not connected to {server}: {printable(process.last_error())}; trying again")
         return False
 
     # -- messages --------------------------------------------------------------------------------------------------
@@ -177,11 +181,11 @@ class Node:
             )
             heartbeat.start()  # after the fork: threads do not survive it
             reply, error = receive_reply(child, message)
-            if error:
-                self._log(f"message failed: {error}")
+            if error.startswith("the client's process"):  # it did not live to record why
+                self._audit.record("failed", f"failed: {error}")
             push_message(client, reply, context)
             push_task_output(client, context, SubStatus.FAILED if error else SubStatus.COMPLETED, error)
-        except (httpx.HTTPError, RuntimeError) as error:
+        except (httpx.HTTPError, RuntimeError, OSError) as error:
             self._log(f"a message was lost: {error}")
         finally:
             if heartbeat.is_running:
@@ -191,21 +195,32 @@ class Node:
     def handle(self, message: Message, run: int, node: int) -> Envelope:
         """Check that a message comes from the federation's server, carry it out, and return the reply."""
         options, site = self.options, self.site
-        text, blobs = from_records(message.content, options.limit)
-        if options.ca is not None and not options.insecure:
-            kind = message.metadata.message_type
-            verify_signature(options.ca, *signature_of(message.content), run, node, kind, text, blobs)
-        if message.metadata.message_type == SITE_INFO:
-            self._log("the server asks for this site's information: sizes, class names, versions")
-            request = Envelope.read(text, blobs, options.limit).header
-            if options.agreement is not None:
-                options.agreement.check_plan(request)
-            return Envelope(site.site_info(request))
-        worker = ClientWorker(
-            site, site.work / "state", limit=options.limit, identity=options.identity, secure=options.secure,
-            epsilon=options.epsilon, agreement=options.agreement, log=self._log,
-        )  # fmt: skip
+        with self._audit.failures():
+            text, blobs = from_records(message.content, options.policy.limit)
+            self._verify(message, run, node, text, blobs)
+            if message.metadata.message_type == SITE_INFO:
+                return self._site_info(Envelope.read(text, blobs, options.policy.limit))
+        worker = ClientWorker(site, site.work / "state", options.policy, identity=options.identity, log=self._log)
         return worker.handle(text, blobs)
+
+    def _verify(self, message: Message, run: int, node: int, text: str, blobs: list[bytes]) -> None:
+        """Refuse a message that the federation's server did not sign, and one that is late or came before."""
+        if self.options.ca is None or self.options.insecure:
+            return
+        certificate, signature, sent, deadline = signature_of(message.content)
+        content = SignedMessage(run, node, message.metadata.message_type, sent, deadline, text, blobs)
+        verify_signature(self.options.ca, certificate, signature, content)
+        Freshness(self.site.work / "state" / "newest-message").check(content)
+
+    def _site_info(self, envelope: Envelope) -> Envelope:
+        self._audit.record("asked", "the server asks about this site: sizes, class names, versions, public set")
+        policy, request = self.options.policy, validated(InfoHeader, envelope.header, "the question")
+        _, params = policy.accept(request)
+        info = self.site.site_info(params, request.public)
+        policy.check_public(info["public"]["digest"] if info["public"] else None)
+        facts = {name: value for name, value in info.items() if name in ("model", "train", "test", "classes")}
+        self._audit.record("sent", f"sends {', '.join(f'{name}: {value}' for name, value in facts.items())}", info=info)
+        return Envelope(info)
 
 
 def _send_reply(channel: Channel, handle: Callable[[], Envelope]) -> None:
@@ -213,20 +228,23 @@ def _send_reply(channel: Channel, handle: Callable[[], Envelope]) -> None:
     try:
         reply = handle()
         channel.send([b"reply", reply.text().encode(), *reply.blobs])
-    except BaseException as error:
-        channel.send([b"error", f"{type(error).__name__}: {error}".encode()])
+    except MessageError as error:
+        channel.send([b"error", str(error).encode()])
+    except BaseException as error:  # its text may name files or data
+        channel.send([b"error", f"the client's process failed: {type(error).__name__}".encode()])
 
 
 def receive_reply(child: ChildProcess, message: Message) -> tuple[Message, str]:
     """The child's reply to a message and no error, or an error reply and the error. The child is gone afterwards."""
-    deadline = max(0.0, message.metadata.ttl - EXTRA_TTL)
+    signed = signature_of(message.content).deadline if message.has_content() else 0.0
+    deadline = max(0.0, min(message.metadata.ttl - EXTRA_TTL, signed or math.inf))
     try:
         kind, text, *blobs = child.receive(deadline)
         if kind == b"reply":
             return Message(to_records(text.decode(), blobs), reply_to=message), ""
         why = text.decode(errors="replace")
     except TimeoutError:
-        why = f"took longer than the deadline of {deadline:g} s"
+        why = f"the client's process took longer than the deadline of {deadline:g} s"
     except WorkerError as error:
         why = str(error)
     finally:

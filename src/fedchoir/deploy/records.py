@@ -1,6 +1,7 @@
 """Envelopes as Flower records: a header text and raw bytes. Flower's own array formats are never decoded."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
@@ -11,10 +12,10 @@ SITE_INFO = "query.site_info"  # message type: a question about a site, before i
 EXTRA_TTL = 30.0  # a message's time to live is its deadline and these seconds, in which the reply may arrive
 
 
-def to_records(text: str, blobs: Sequence[bytes], *, certificate: bytes = b"", signature: bytes = b"") -> RecordDict:
+def to_records(text: str, blobs: Sequence[bytes], **signed: bytes | int | float) -> RecordDict:
+    """A message. ``signed``: what a node needs to verify it (`signature_of`)."""
     arrays = {f"{n:06d}": Array("uint8", (len(raw),), "fedchoir.safetensors", raw) for n, raw in enumerate(blobs)}
-    header = ConfigRecord({"text": text, "certificate": certificate, "signature": signature})
-    return RecordDict({"header": header, "blobs": ArrayRecord(arrays)})
+    return RecordDict({"header": ConfigRecord({"text": text, **signed}), "blobs": ArrayRecord(arrays)})
 
 
 def from_records(records: RecordDict, limit: int) -> tuple[str, list[bytes]]:
@@ -31,8 +32,17 @@ def from_records(records: RecordDict, limit: int) -> tuple[str, list[bytes]]:
     return text, blobs
 
 
-def signature_of(records: RecordDict) -> tuple[bytes, bytes]:
-    """Certificate and signature of a message; empty where they are missing."""
+class Signature(NamedTuple):
+    """A message's certificate and signature, when it was sent (ns) and its deadline (s); empty where missing."""
+
+    certificate: bytes = b""
+    signature: bytes = b""
+    sent: int = 0
+    deadline: float = 0.0
+
+
+def signature_of(records: RecordDict) -> Signature:
     header = records.config_records["header"]
-    certificate, signature = (header.get(name) for name in ("certificate", "signature"))
-    return (certificate if isinstance(certificate, bytes) else b"", signature if isinstance(signature, bytes) else b"")
+    found = {name: header.get(name) for name in Signature._fields}
+    kinds = {"certificate": bytes, "signature": bytes, "sent": int, "deadline": float}
+    return Signature(**{name: value for name, value in found.items() if isinstance(value, kinds[name])})  # type: ignore[arg-type]

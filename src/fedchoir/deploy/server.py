@@ -23,7 +23,9 @@ from fedchoir.deploy.transport import GridTransport, SiteInfo, client_info
 from fedchoir.engines.messages import MessageError
 from fedchoir.experiments.config import Plan
 from fedchoir.experiments.run import check_folder, public_options, run_on_engine
-from fedchoir.privacy.secure_aggregation.crypto import majority
+from fedchoir.models.spec import ModelSpec
+from fedchoir.models.trust import only_own_models
+from fedchoir.privacy.secure_aggregation.terms import threshold_of
 from fedchoir.utils.errors import UsageError
 from fedchoir.utils.io import atomic_write_json
 
@@ -35,20 +37,23 @@ def serve(federation: FederationFile, log: Log, *, resume: bool = False, file: P
     calls revoked are locked out before the next message."""
     plan = federation.plan()
     check_folder(plan, resume)
-    with connected(federation, plan, log) as (link, transport):
+    own = [site.model for site in federation.sites if site.model]
+    with connected(federation, plan, log) as (link, transport), only_own_models(*own):
         if file is not None and not federation.insecure:
             transport.before_send = Revocations(file, link, log).check
         spec = register_sites(federation, plan, transport, log)
+        check_shared_model(spec, federation)
         if federation.secure:
             kind = "strict secure" if federation.secure == "strict" else "secure"
             count = len(spec.clients)
-            log(f"payloads are hidden by {kind} aggregation, which needs {majority(count)} of {count} sites")
+            log(f"payloads are hidden by {kind} aggregation, which needs {threshold_of(count)} of {count} sites")
         method = methods.get(plan.experiment.method)(plan.params, spec)
         if public := public_options(plan):
             first = next(iter(transport.site_info.values())).public
             assert first is not None  # every site needs a public set for this method
             public["digest"] = first.digest
-        engine = FlowerEngine(method, transport, run=run_id(plan, resume), public=public)
+        journal = plan.out / "replies.jsonl"
+        engine = FlowerEngine(method, transport, run=run_id(plan, resume), public=public, journal=journal)
         notes = [f"sites are tested on their own data only: {', '.join(c.name for c in spec.clients)}"]
         return run_on_engine(
             plan, method, engine, (OWN,), notes=notes, device="sites", resume=resume, observers=[LogObserver(log)]
@@ -63,7 +68,7 @@ def check_federation(federation: FederationFile, log: Log) -> None:
         if not federation.insecure:
             end = x509.load_pem_x509_certificate(federation.certificate.read_bytes()).not_valid_after_utc
             log(f"{federation.certificate}: valid until {end:%Y-%m-%d}")
-        register_sites(federation, plan, transport, log, require_all=True)
+        check_shared_model(register_sites(federation, plan, transport, log, require_all=True), federation)
 
 
 @contextmanager
@@ -125,7 +130,7 @@ def register_sites(
         else:
             log(f"{site.name} is not connected: it may join later")
             assert site.model is not None
-            clients.append(ClientInfo(site.name, site.model, 0, 0, OWN))
+            clients.append(ClientInfo(site.name, public_name(site.model), 0, 0, OWN))
     first = transport.site_info[connected[0]]
     return FederationSpec(
         classes=federation.classes or tuple(first.classes),
@@ -133,7 +138,8 @@ def register_sites(
         rounds=plan.rounds,
         seed=plan.experiment.seed,
         public_size=first.public.size if first.public else 0,
-        image_size=plan.params.image_size,
+        inputs=first.inputs.spec(),
+        metric=plan.experiment.metric,
     )
 
 
@@ -174,7 +180,11 @@ def check_site_info(info: SiteInfo, federation: FederationFile, registered: Mapp
     classes = info.classes
     if info.train < 2:
         raise MessageError(f"has {info.train} training images; it needs at least 2")
-    if entry.model is not None and entry.model != info.model:
+    if info.train > (most := entry.max_train or federation.max_train):
+        raise MessageError(f"states {info.train} training images, and max_train is {most}")
+    if info.model != public_name(info.model):
+        raise MessageError("gives a model with paths or options; it should send its public name")
+    if entry.model is not None and public_name(entry.model) != info.model:
         raise MessageError(f"has the architecture {info.model}, but the file names {entry.model}")
     others = {name: other for name, other in registered.items() if name != info.name}
     if federation.classes is not None:
@@ -186,8 +196,28 @@ def check_site_info(info: SiteInfo, federation: FederationFile, registered: Mapp
             differ = sorted(set(classes) ^ set(other.classes)) or ["in order"]
             raise MessageError(f"its class names differ from those of {name}: {', '.join(map(str, differ[:5]))}")
     for name, other in others.items():
+        if info.inputs != other.inputs:
+            raise MessageError(f"has samples of {info.inputs.spec()}, and {name} has {other.inputs.spec()}")
         if info.public != other.public:
             raise MessageError(f"its public set is not that of {name}: other images (sha256), or another number")
+
+
+def public_name(model: str) -> str:
+    try:
+        return ModelSpec.parse(model).public_name
+    except UsageError as error:
+        raise MessageError(str(error)) from None
+
+
+def check_shared_model(spec: FederationSpec, federation: FederationFile) -> None:
+    """Raise `UsageError` if weights are to be averaged whose architecture only the sites know."""
+    name = spec.clients[0].model
+    known = {ModelSpec.parse(site.model).public_name for site in federation.sites if site.model}
+    if spec.homogeneous and name not in known and ModelSpec.parse(name).kind == "remote":
+        raise UsageError(
+            f"all sites have {name}, which is their own code: the server averages its weights and needs it, too; give "
+            'model = "FILE.py:FACTORY" for a site in the file'
+        )
 
 
 def run_id(plan: Plan, resume: bool) -> str:

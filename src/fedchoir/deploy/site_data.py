@@ -1,39 +1,41 @@
 """A site's data on disk: a folder of images or an ``.npz`` file, and its copy of the public set."""
 
-import hashlib
-import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from fedchoir import methods
 from fedchoir.core.result import versions
 from fedchoir.core.settings import Settings
-from fedchoir.data.image.datasets import Domain, domain_from
-from fedchoir.data.image.files import Raw, read_folder, read_npz
-from fedchoir.data.image.image_set import ImageSet
+from fedchoir.data.domain import Domain
+from fedchoir.data.modalities import modality_of, reader
 from fedchoir.data.public import PublicSet, load_public
+from fedchoir.data.samples import Samples
 from fedchoir.data.splits import unseen
+from fedchoir.data.validation import validation_split
 from fedchoir.deploy.config import OWN
+from fedchoir.engines.headers import MessageError
 from fedchoir.models import build
-from fedchoir.payload import load_tensors, save_tensors
+from fedchoir.models.spec import ModelSpec
 from fedchoir.utils.devices import pick_device
 from fedchoir.utils.errors import UsageError
-from fedchoir.utils.io import atomic_path, atomic_write_json
 from fedchoir.utils.rng import seeded
+
+PUBLIC_OPTIONS = ("seed", "size", "image_size", "aspect", "grey_bits", "normalisation", "strict")
+"""What a message may say about the public set, beside its name and digest."""
 
 
 @dataclass(frozen=True)
 class SiteData:
     """A site's data, prepared with the federation's settings: labels are indices of the federation's classes."""
 
-    train: ImageSet
-    tests: Mapping[str, ImageSet]
+    train: Samples
+    tests: Mapping[str, Samples]
     public: PublicSet | None = None
+    validation: Samples | None = None
 
 
 @dataclass(frozen=True)
@@ -44,73 +46,73 @@ class LocalSite:
     model: str
     data: Path
     work: Path
-    public: str | None = None  # its copy of the public set; default: the name that the server gives
+    public: str | None = None  # its copy of the public set, a path or a name; default: the name in the message
     data_root: Path | None = None
     device: str = "auto"
     precision: str = "fp32"
 
+    @property
+    def public_model(self) -> str:
+        """The model's name in messages: no paths, no weights."""
+        return ModelSpec.parse(self.model).public_name
+
+    @property
+    def cache(self) -> Path:
+        """Folder for decoded images."""
+        return self.work / "decoded"
+
     def prepare(self, settings: Settings, classes: tuple[str, ...], public: Mapping[str, Any] | None) -> SiteData:
-        """The site's images, labelled with indices of the federation's classes, and the public set."""
-        domain = self.domain(settings.image_size)
+        """The site's samples, labelled with indices of the federation's classes, and the public set."""
+        domain = self.domain(settings)
         position = {name: number for number, name in enumerate(classes)}
         if unknown := [name for name in domain.classes if name not in position]:
             raise UsageError(f"{self.name}: class {unknown[0]!r} is not among the federation's classes")
         table = torch.tensor([position[name] for name in domain.classes])
         train, test = (replace(part, labels=table[part.labels]) for part in (domain.train, domain.test))
-        return SiteData(train, {OWN: test}, self.load_public(public))
+        train, validation = validation_split(self.name, train, settings.validation)
+        return SiteData(train, {OWN: test}, self.load_public(public, train), validation)
 
-    def domain(self, image_size: int) -> Domain:
-        """Train and test images, without training images that are in the test set too."""
-        domain = domain_from(self._raw(image_size), self.name)
+    def domain(self, settings: Settings) -> Domain:
+        """Train and test samples, without training samples that are in the test set too."""
+        if not self.data.exists():
+            raise UsageError(f"--data {self.data}: there is no such folder or file")
+        modality = modality_of(self.data) if settings.modality == "auto" else settings.modality
+        options = settings.model_copy(update={"cache": self.cache})
+        (domain,) = reader(modality).read_clients({self.name: self.data}, options, None)
+        if not domain.train.copies_are_leaks:
+            return domain
         return replace(domain, train=domain.train.subset(unseen(domain.train, domain.test)))
 
-    def load_public(self, public: Mapping[str, Any] | None) -> PublicSet | None:
-        """The public set that the server's message describes."""
+    def load_public(self, public: Mapping[str, Any] | None, like: Samples) -> PublicSet | None:
+        """The public set that a message describes. The site's operator names its file; a message never does."""
         if public is None:
             return None
-        options = {key: value for key, value in public.items() if key != "digest"}
-        return load_public(**{**options, "name": self.public or public["name"], "root": self.data_root})
+        name, known = self.public or public.get("name"), reader(like.modality).PUBLIC
+        if self.public is None and name not in known:
+            raise MessageError(
+                f"refused: the public set is not one of {', '.join(known)}, so this site's operator names its copy "
+                "with --public"
+            )
+        options = {key: value for key, value in public.items() if key in PUBLIC_OPTIONS}
+        return load_public(str(name), like=like, root=self.data_root, cache=self.cache, **options)
 
-    def site_info(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """What the server learns about this site before a run: sizes and class names, never an image."""
-        settings = methods.get(request["method"]).Params(**request["settings"])
-        domain = self.domain(settings.image_size)
-        public = self.load_public(request["public"])
+    def site_info(self, settings: Settings, public_options: Mapping[str, Any] | None) -> dict[str, Any]:
+        """What the server learns about this site before a run: sizes and class names, never a sample."""
+        domain = self.domain(settings)
+        public = self.load_public(public_options, domain.train)
+        train, _ = validation_split(self.name, domain.train, settings.validation)
         pick_device(self.device)  # a device or a model that is not possible fails here, before the run
         with seeded(0, "trial"):
-            build(self.model, len(domain.classes), image_size=settings.image_size)
+            build(self.model, len(domain.classes), domain.train.input_spec)
         self.work.mkdir(parents=True, exist_ok=True)
         return {
             "name": self.name,
-            "model": self.model,
-            "train": len(domain.train),
+            "model": self.public_model,
+            "train": len(train),
             "test": len(domain.test),
             "classes": list(domain.classes),
             "public": None if public is None else {"digest": public.digest, "size": len(public)},
+            "inputs": asdict(domain.train.input_spec),
             "versions": versions(),
             "free": shutil.disk_usage(self.work).free,
         }
-
-    def _raw(self, size: int) -> Raw:
-        """The images of an .npz file or a folder. A folder is decoded once, into a cache in the work folder."""
-        if self.data.is_file():
-            return read_npz(self.data, size)
-        if not self.data.is_dir():
-            raise UsageError(f"--data {self.data}: there is no such folder or .npz file")
-        times = [path.stat().st_mtime_ns for path in self.data.rglob("*")]
-        state = (str(self.data.resolve()), max(times, default=0), len(times), size)
-        cache = self.work / "decoded" / f"{hashlib.sha256(repr(state).encode()).hexdigest()[:16]}.safetensors"
-        classes = cache.with_suffix(".json")
-        if cache.exists():
-            found = load_tensors(cache)
-            test = ImageSet(found["test_x"], found["test_y"]) if "test_x" in found else None
-            return Raw(ImageSet(found["train_x"], found["train_y"]), test, tuple(json.loads(classes.read_text())))
-        raw = read_folder(self.data, size)
-        shutil.rmtree(cache.parent, ignore_errors=True)
-        tensors = {"train_x": raw.train.images, "train_y": raw.train.labels}
-        if raw.test is not None:
-            tensors |= {"test_x": raw.test.images, "test_y": raw.test.labels}
-        atomic_write_json(classes, list(raw.classes))
-        with atomic_path(cache) as part:
-            save_tensors(part, tensors)
-        return raw

@@ -1,11 +1,12 @@
 """The server's SuperLink: a child process, the nodes registered with it, and the run that this process drives."""
 
 import hashlib
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import httpx
 from flwr.cli.build import build_fab_from_files
@@ -22,6 +23,7 @@ from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import HttpGrid
 
+from fedchoir.deploy import superlink_program
 from fedchoir.deploy.config import FederationFile
 from fedchoir.deploy.flower_process import FlowerProcess
 from fedchoir.deploy.keys import read_public
@@ -48,7 +50,8 @@ class SuperLinkProcess:
     def __init__(self, federation: FederationFile, work: Path) -> None:
         self.federation = federation
         self.nodes: dict[int, str] = {}  # site names by node id; empty without keys (insecure)
-        self._process = FlowerProcess("flower-superlink", work)
+        command = (sys.executable, "-P", superlink_program.__file__)
+        self._process = FlowerProcess("flower-superlink", work, command)
         self._host, _, self._port = federation.address.rpartition(":")
         self._address = f"{'127.0.0.1' if self._host in ('0.0.0.0', '') else self._host}:{self._port}"
         self._root: bytes | None = None  # root certificate of the TLS connections
@@ -85,12 +88,8 @@ class SuperLinkProcess:
             options += ["--ssl-ca-certfile", str(f.ca), "--ssl-certfile", str(f.certificate)]
             options += ["--ssl-keyfile", str(f.key), "--enable-supernode-auth"]
             self._root = f.ca.read_bytes()
-        self._control = ControlHttpClient.from_server_address(
-            self._address,
-            f.insecure,
-            self._root,
-            interceptors=[CliClientHttpInterceptor(), RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
-        )
+        self._control = self._control_client()
+        self._process.authorize(self._control)
         self._process.start(*options)
         log = self._process.log
         end = time.monotonic() + START_SECONDS
@@ -99,12 +98,29 @@ class SuperLinkProcess:
                 raise UsageError(f"the SuperLink did not start: {self._process.last_error()} (full log: {log})")
             try:
                 self.registered_nodes()
+                self._check_guard()
                 return
-            except httpx.HTTPStatusError:
-                return  # it is up, whatever it answers
             except httpx.HTTPError:
                 time.sleep(0.2)
         raise UsageError(f"the SuperLink did not answer on {self._address} within {START_SECONDS:.0f} s (see {log})")
+
+    def _check_guard(self) -> None:
+        """Refuse to go on if a request without this process's token can control the SuperLink."""
+        stranger = self._control_client()
+        try:
+            stranger.ListNodes(ListNodesRequest())
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code == httpx.codes.FORBIDDEN:
+                return
+        finally:
+            stranger.close()
+        raise UsageError("the SuperLink obeys anyone who reaches its port: this version of Flower is not supported")
+
+    def _control_client(self) -> ControlHttpClient:
+        interceptors: list[Any] = [CliClientHttpInterceptor(), RuntimeVersionHttpInterceptor(component_name="flwr CLI")]
+        return ControlHttpClient.from_server_address(
+            self._address, self.federation.insecure, self._root, interceptors=interceptors
+        )
 
     def _register_sites(self) -> None:
         if self.federation.insecure:
@@ -131,6 +147,7 @@ class SuperLinkProcess:
         fab = Fab(hashlib.sha256(content).hexdigest(), content, {})
         self._control.StartRun(StartRunRequest(fab=fab_to_proto(fab), federation=""))
         self._grid = HttpGrid(self._address, self.federation.insecure, self._root, token=self._acquire_task())
+        self._process.authorize(self._grid._runtime_client)
         task = self._grid._runtime_client.PullTaskInput(PullTaskInputRequest())
         TaskIdentity.task_id, TaskIdentity.run_id = task.task_id, task.run.run_id
         TaskIdentity.node_id = task.context.node_id

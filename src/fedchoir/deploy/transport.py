@@ -4,24 +4,28 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from flwr.app import Message
 from flwr.serverapp import Grid
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from fedchoir.core.federation_spec import ClientInfo
 from fedchoir.deploy.config import OWN
 from fedchoir.deploy.engine import Replies
-from fedchoir.deploy.records import ACTIONS, EXTRA_TTL, SITE_INFO, from_records, to_records
-from fedchoir.deploy.signing import Signer
-from fedchoir.engines.messages import Envelope, MessageError, Name, first_problem
+from fedchoir.deploy.records import ACTIONS, EXTRA_TTL, SITE_INFO, Signature, from_records, to_records
+from fedchoir.deploy.signing import SignedMessage, Signer
+from fedchoir.engines.headers import Count, MessageError, Name, validated
+from fedchoir.engines.messages import Envelope
+from fedchoir.utils.input_spec import InputSpec
+from fedchoir.utils.text import printable
 
 POLL_SECONDS = 0.2  # between two attempts to pull replies
 SITE_INFO_SECONDS = 120.0
 RETRY_SECONDS = 20.0  # before a refused node is asked again: its operator may have fixed the problem
 
-Count = Annotated[int, Field(ge=0, le=10**9)]
+
+Length = Annotated[int, Field(ge=1, le=10**7)]
 
 
 class PublicInfo(BaseModel):
@@ -31,6 +35,20 @@ class PublicInfo(BaseModel):
 
     digest: str = Field(pattern=r"^[0-9a-f]{16,128}$")
     size: Count
+
+
+class InputsInfo(BaseModel):
+    """What the site's model receives."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    modality: Literal["image", "table", "series", "text", "tensor"]
+    shape: list[Length] = Field(min_length=1, max_length=8)
+    vocabulary: Annotated[int, Field(ge=0, le=10**7)]
+    tensors: list[list[Length]] = Field(max_length=64)
+
+    def spec(self) -> InputSpec:
+        return InputSpec(self.modality, tuple(self.shape), self.vocabulary, tuple(map(tuple, self.tensors)))
 
 
 class SiteInfo(BaseModel):
@@ -44,6 +62,7 @@ class SiteInfo(BaseModel):
     test: Count
     classes: list[Name] = Field(min_length=1, max_length=10_000)
     public: PublicInfo | None
+    inputs: InputsInfo
     versions: dict[Name, Name] = Field(max_length=32)
     free: Annotated[int, Field(ge=0, le=10**18)]
 
@@ -80,16 +99,13 @@ class GridTransport:
                 self._register(node, reply)
                 self.refused.pop(node, None)
             except MessageError as error:
-                self.refused[node] = f"{self.nodes.get(node, f'node {node}')}: {error}"
+                self.refused[node] = f"{self.nodes.get(node, f'node {node}')}: {printable(str(error))}"
         return [name for name in self.names if name in self._node_ids]
 
     def _register(self, node: int, reply: Envelope | str) -> None:
         if isinstance(reply, str):
             raise MessageError(reply)
-        try:
-            info = SiteInfo.model_validate(reply.header)
-        except ValidationError as error:
-            raise MessageError(f"its site information is malformed: {first_problem(error)}") from None
+        info = validated(SiteInfo, reply.header, "its site information")
         registered = self.nodes.get(node, info.name)
         if info.name != registered or info.name not in self.names:
             raise MessageError(f"gives its name as {info.name!r}, but its key is that of {registered!r}")
@@ -139,17 +155,18 @@ class GridTransport:
             yield node, f"no reply within {deadline:g} s"
 
     def _message(self, node: int, envelope: Envelope, message_type: str, deadline: float) -> Message:
-        text, certificate, signature = envelope.text(), b"", b""
+        text, signed = envelope.text(), {}
         if self.signer is not None:
-            certificate = self.signer.certificate
-            signature = self.signer.sign(self.grid.run.run_id, node, message_type, text, envelope.blobs)
-        records = to_records(text, envelope.blobs, certificate=certificate, signature=signature)
+            run, sent = self.grid.run.run_id, time.time_ns()
+            content = SignedMessage(run, node, message_type, sent, float(deadline), text, envelope.blobs)
+            signed = Signature(self.signer.certificate, self.signer.sign(content), sent, float(deadline))._asdict()
+        records = to_records(text, envelope.blobs, **signed)
         group = str(envelope.header.get("serial", ""))
         return Message(records, node, message_type, ttl=deadline + EXTRA_TTL, group_id=group)
 
     def _read(self, reply: Message) -> Envelope | str:
         if reply.has_error():
-            return reply.error.reason or f"Flower error {reply.error.code}"
+            return printable(reply.error.reason or "") or f"Flower error {reply.error.code}"
         try:
             return Envelope.read(*from_records(reply.content, self.limit), self.limit)
         except MessageError as error:

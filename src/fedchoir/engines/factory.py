@@ -8,12 +8,14 @@ from typing import Any
 
 import torch
 
+from fedchoir.core.federation_spec import FederationSpec
 from fedchoir.core.settings import Settings
 from fedchoir.data.public import PublicSet
 from fedchoir.data.scenario import Scenario
 from fedchoir.engines.local.engine import LocalEngine
 from fedchoir.engines.multiprocess.engine import MultiprocessEngine
 from fedchoir.methods.base import Method
+from fedchoir.models.spec import ModelSpec
 from fedchoir.utils.errors import UsageError
 
 
@@ -38,11 +40,21 @@ def started_engine(
     engine: LocalEngine | MultiprocessEngine
     with torch.cuda.device(first) if not more and first.type == "cuda" and first.index is not None else nullcontext():
         if more:
+            check_objects(method.spec)
             engine = MultiprocessEngine(method, scenario, public, devices=devices, fused=fused, **options)
         else:
             engine = LocalEngine(method, scenario, public, device=first, fused=fused, **options)
         with closing(engine):
             yield engine
+
+
+def check_objects(spec: FederationSpec) -> None:
+    """Raise `UsageError` if a model is a Python object, which other processes do not have."""
+    if objects := [info.model for info in spec.clients if ModelSpec.parse(info.model).kind == "object"]:
+        raise UsageError(
+            f"model '{objects[0]}' is a Python object of this process, and each of several devices has a process of "
+            "its own: use one device, or write a factory and give FILE.py:FACTORY"
+        )
 
 
 def check_fused(devices: Sequence[torch.device], params: Settings) -> None:

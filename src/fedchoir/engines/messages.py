@@ -9,24 +9,21 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field
-from typing import Annotated, Any
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from typing import Any
 
 from fedchoir.core.actions import Action, Exchange, PublicBatch, Step
 from fedchoir.core.exchange import DeferredReport
-from fedchoir.core.federation_spec import ClientInfo, FederationSpec
+from fedchoir.core.federation_spec import FederationSpec
+from fedchoir.core.scores import Evaluation
+from fedchoir.engines.headers import ActionHeader, MessageError, ReplyHeader, validated
 from fedchoir.methods.base import Method
-from fedchoir.payload import Payload, PayloadError, declared_by
+from fedchoir.payload import Payload, PayloadError, check_values
 
 MAX_HEADER = 16 * 2**20
 MAX_BLOB = 2 * 2**30  # bytes of one message, unless a federation sets another limit
-
-
-class MessageError(ValueError):
-    """A message is malformed."""
 
 
 @dataclass
@@ -56,10 +53,17 @@ class Envelope:
             self.blobs.append(raw)
         return self._known[key]
 
-    def get(self, number: Any) -> Payload:
+    def get(self, number: Any, *, finite: bool = False) -> Payload:
+        """A payload by its number. ``finite``: refuse numbers that would ruin a model."""
         if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < len(self.blobs):
             raise MessageError(f"there is no payload {number!r} in a message with {len(self.blobs)}")
-        return Payload.from_bytes(self.blobs[number])
+        try:
+            payload = Payload.from_bytes(self.blobs[number])
+            if finite:
+                check_values(payload)
+            return payload
+        except PayloadError as error:
+            raise MessageError(str(error)) from None
 
     @property
     def size(self) -> int:
@@ -112,23 +116,30 @@ def _pack_received(envelope: Envelope, received: Any, clients: Sequence[int]) ->
     return None
 
 
-def unpack_action(envelope: Envelope, packed: Mapping[str, Any], method: Method) -> Action:
-    """The action of a message, with the functions of this process's own copy of the method."""
-    function = function_of(method, packed["name"])
-    batches = tuple(PublicBatch(*map(int, batch)) for batch in packed["batches"])
-    received = _unpack_received(envelope, packed["received"])
-    if packed["kind"] == "exchange":
-        declared_by(function)
-        return Exchange(function, batches, received=received, dims={str(k): int(v) for k, v in packed["dims"].items()})
+def unpack_action(envelope: Envelope, packed: Mapping[str, Any], method: Method, *, finite: bool = False) -> Action:
+    """The action of a message, with the functions of this process's own copy of the method. ``finite``: refuse what
+    is received if a number in it is not finite or absurd."""
+    header = validated(ActionHeader, packed, "the action")
+    function = function_of(method, header.name)
+    batches = tuple(PublicBatch(*batch) for batch in header.batches)
+    received = _unpack_received(envelope, header.received, finite)
+    if header.kind == "exchange":
+        if not hasattr(function, "__sends__"):
+            raise MessageError(f"{header.name} of {method.name} sends nothing: it is not an exchange")
+        return Exchange(function, batches, received=received, dims=header.dims)
     return Step(function, batches, received)
 
 
-def _unpack_received(envelope: Envelope, packed: Any) -> Any:
+def _unpack_received(envelope: Envelope, packed: Any, finite: bool, depth: int = 0) -> Any:
+    if depth > 2:
+        raise MessageError("the action is malformed: received is nested too deeply")
     if isinstance(packed, dict):
-        return {int(k): _unpack_received(envelope, item) for k, item in packed.items()}
+        if not all(re.fullmatch(r"[0-9]{1,9}", k) for k in packed):
+            raise MessageError("the action is malformed: received has a key that is not the number of a client")
+        return {int(k): _unpack_received(envelope, item, finite, depth + 1) for k, item in packed.items()}
     if isinstance(packed, list):
-        return [_unpack_received(envelope, item) for item in packed]
-    return None if packed is None else envelope.get(packed)
+        return [_unpack_received(envelope, item, finite, depth + 1) for item in packed]
+    return None if packed is None else envelope.get(packed, finite=finite)
 
 
 def function_of(method: Method, name: Any) -> Callable[..., Any]:
@@ -152,54 +163,18 @@ def pack_reply(
     return envelope
 
 
-Name = Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]*$")]
-"""A name that another site sent: short, and without characters that control a terminal or the order of a line."""
-
-
-class ReportHeader(BaseModel):
-    """Losses of one round, and accuracies in percent if it was evaluated."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    report: dict[Name, float] = Field(max_length=64)
-    row: list[Annotated[float, Field(ge=0, le=100)]] | None = Field(min_length=1, max_length=1000)
-
-
-class ReplyHeader(BaseModel):
-    """The header of a client's reply."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    payloads: list[int] = Field(max_length=100_000)
-    deferred: dict[Annotated[str, Field(pattern=r"^\d{1,9}$")], ReportHeader] = Field(max_length=1000)
-    seconds: dict[Name, Annotated[float, Field(ge=0, le=1e9)]] = Field(max_length=16)
-    keys: dict[str, Any] = {}
-
-
 def unpack_reply(envelope: Envelope) -> tuple[list[Payload], dict[int, DeferredReport], dict[str, float]]:
     """Payloads, reports and seconds of a client's reply."""
-    try:
-        header = ReplyHeader.model_validate(envelope.header)
-        payloads = [envelope.get(number) for number in header.payloads]
-    except PayloadError as error:
-        raise MessageError(str(error)) from None
-    except ValidationError as error:
-        raise MessageError(f"the reply is malformed: {first_problem(error)}") from None
-    deferred = {int(index): DeferredReport(report.report, report.row) for index, report in header.deferred.items()}
+    header = validated(ReplyHeader, envelope.header, "the reply")
+    payloads = [envelope.get(number) for number in header.payloads]
+    deferred = {
+        int(index): DeferredReport(
+            report.report, None if report.evaluation is None else Evaluation.read(report.evaluation.model_dump())
+        )
+        for index, report in header.deferred.items()
+    }
     return payloads, deferred, header.seconds
-
-
-def first_problem(error: ValidationError) -> str:
-    """What is wrong with a message, without quoting what another site sent."""
-    problem = error.errors(include_input=False, include_url=False)[0]
-    where = ".".join(str(part)[:64] for part in problem["loc"] if not isinstance(part, str) or part.isidentifier())
-    return f"{where}: {problem['msg']}"
 
 
 def pack_spec(spec: FederationSpec) -> dict[str, Any]:
     return asdict(spec)
-
-
-def unpack_spec(packed: Mapping[str, Any]) -> FederationSpec:
-    clients = tuple(ClientInfo(**info) for info in packed["clients"])
-    return FederationSpec(**{**packed, "classes": tuple(packed["classes"]), "clients": clients})

@@ -1,19 +1,26 @@
 """`Experiment`: what to run. `make_plan` fills in everything that was left open."""
 
+import math
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import tomli_w
 from pydantic import Field, field_validator
+from torch import nn
 
 from fedchoir import methods
 from fedchoir.core.eligibility import Secure
+from fedchoir.core.metrics import MetricName
 from fedchoir.core.settings import Settings
+from fedchoir.data.options import DataOptions
 from fedchoir.data.registry import ScenarioInfo
 from fedchoir.data.registry import info as scenario_info
 from fedchoir.experiments.profiles import Profile, profile_options
+from fedchoir.models import objects
+from fedchoir.models.spec import ModelSpec, split_models
 from fedchoir.utils.errors import UsageError
 from fedchoir.utils.io import read_toml
 from fedchoir.utils.options import Options
@@ -30,11 +37,17 @@ class Experiment(Options):
     method: str = Field(description="name of a method (fedchoir list methods)")
     scenario: str = Field("digits-lite", description="name of a scenario, or a folder with one data set per client")
     public: str | None = Field(None, description="name of a public set, or a folder or .npz; default: the scenario's")
-    models: tuple[str, ...] | None = Field(None, description="architectures, one per client, repeated in turn")
+    models: tuple[str, ...] | None = Field(
+        None, description="one per client, repeated in turn: names, FILE.py:FACTORY, or in Python modules"
+    )
+    weights: tuple[str, ...] | None = Field(
+        None, description="files that the models start from: one for all clients, or one per client, none for none"
+    )
     rounds: int | None = Field(None, ge=1, description="communication rounds; default: the scenario's")
     seed: int = Field(0, ge=0, description="all random draws are derived from it")
     profile: Profile = Field("fixed", description="how ambiguities between paper and released code are settled")
     data_root: Path | None = Field(None, description="folder of the data sets; default: FEDCHOIR_DATA")
+    cache: Path | None = Field(None, description="folder for decoded images; default: only for sets over 1 GB")
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
     devices: tuple[str, ...] | None = Field(
         None, description="several devices, one process each: how many, or which (cuda:0,cuda:1); default: one"
@@ -45,6 +58,7 @@ class Experiment(Options):
         "2GB",
         description="memory for the states of clients, such as 500MB; the rest is kept on disk, with the same numbers",
     )
+    metric: MetricName = Field("accuracy", description="headline of tables and report, and what chooses the best round")
     quorum: float = Field(0.5, gt=0, le=1, description="share of the clients that an exchange needs")
     secure: Secure = Field(
         False, description="secure aggregation; strict: also against a server that lies about who takes part"
@@ -52,7 +66,15 @@ class Experiment(Options):
     out: Path | None = Field(None, description="folder of the run; default: runs/SCENARIO-METHOD-PROFILE-seedN")
     settings: dict[str, Any] = Field(default_factory=dict, description="options of the method (--set)")
 
-    @field_validator("models", "devices", mode="before")
+    @field_validator("models", mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return split_models(value)
+        items = [value] if isinstance(value, nn.Module | dict) else value
+        return tuple(map(_model_name, items)) if isinstance(items, list | tuple) else value
+
+    @field_validator("devices", "weights", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
         return split_names(str(value) if isinstance(value, int) else value)
@@ -83,16 +105,24 @@ class Plan:
 def make_plan(experiment: Experiment) -> Plan:
     """Fill in what an experiment leaves open, from its method, scenario and profile."""
     method = methods.get(experiment.method)
-    scenario = scenario_info(experiment.scenario)
+    scenario = scenario_info(experiment.scenario, data_options(experiment.settings))
     name = f"{Path(experiment.scenario).name}-{experiment.method}-{experiment.profile}-seed{experiment.seed}"
     return Plan(
         experiment=experiment,
         params=make_params(method, scenario, experiment.profile, experiment.settings),
-        models=experiment.models or (scenario.models if method.heterogeneous else (scenario.homogeneous_model,)),
+        models=with_weights(
+            experiment.models or (scenario.models if method.heterogeneous else (scenario.homogeneous_model,)),
+            experiment.weights or (),
+        ),
         rounds=experiment.rounds or int(scenario.defaults.get("rounds", 40)),
         public=(experiment.public or scenario.public) if method.needs_public else None,
         out=experiment.out or Path("runs") / name,
     )
+
+
+def data_options(settings: Mapping[str, Any]) -> DataOptions:
+    """The options among a user's settings that choose the data."""
+    return DataOptions(**{key: value for key, value in settings.items() if key in DataOptions.model_fields})
 
 
 def make_params(
@@ -104,7 +134,7 @@ def make_params(
     values.pop("rounds", None)
     if settings.get("partition") == "file":
         values.pop("clients", None)  # the file determines how many there are
-    values |= profile_options(method, profile, scenario.name if scenario else "") | settings
+    values |= profile_options(method, profile, *((scenario.name, scenario.modality) if scenario else ())) | settings
     try:
         return method.Params(**values)
     except UsageError as error:
@@ -113,7 +143,42 @@ def make_params(
 
 def read_experiment(path: Path) -> Experiment:
     """The experiment in a TOML file."""
-    return Experiment(**read_toml(path))
+    return Experiment(**read_values(path))
+
+
+def read_values(path: Path) -> dict[str, Any]:
+    """The fields of an experiment in a TOML file. Files of models may lie beside it."""
+    values = read_toml(path)
+    if values.get("models"):
+        names = values["models"]
+        listed = split_models(names) if isinstance(names, str) else names
+        values["models"] = [str(ModelSpec.read(model).relative_to(path.parent)) for model in listed]
+    return values
+
+
+def with_weights(models: tuple[str, ...], weights: tuple[str, ...]) -> tuple[str, ...]:
+    """Each client's model with the file that it starts from.
+
+    >>> with_weights(("mlp", "resnet10"), ("a.pt", "none", "b.pt"))[:3]
+    ('mlp[weights=a.pt]', 'resnet10', 'mlp[weights=b.pt]')
+    """
+    if not weights:
+        return models
+    count = math.lcm(len(models), len(weights))
+    return tuple(_start_from(models[k % len(models)], weights[k % len(weights)]) for k in range(count))
+
+
+def _start_from(model: str, weights: str) -> str:
+    if weights == "none":
+        return model
+    return str(ModelSpec(**{**ModelSpec.parse(model).model_dump(), "weights": weights}))
+
+
+def _model_name(model: Any) -> Any:
+    """The string of a table or of a Python object; any other value as it is."""
+    if isinstance(model, nn.Module):
+        return objects.register(model)
+    return str(ModelSpec.read(model)) if isinstance(model, dict) else model
 
 
 def split_names(value: Any) -> Any:

@@ -12,8 +12,8 @@ Profile = Literal["fixed", "paper", "official"]
 Sections = Mapping[str, Mapping[str, Any]]
 
 
-def profile_options(method: type[Method], profile: str, scenario: str = "") -> dict[str, Any]:
-    """The options that a profile sets for a method, in general and in one scenario.
+def profile_options(method: type[Method], profile: str, scenario: str = "", modality: str = "") -> dict[str, Any]:
+    """The options that a profile sets for a method, in general and in one scenario or modality.
 
     >>> from fedchoir import methods
     >>> profile_options(methods.get("fccl"), "official", "digits")["local_epochs"]
@@ -22,9 +22,9 @@ def profile_options(method: type[Method], profile: str, scenario: str = "") -> d
     general: dict[str, Any] = {}
     special: dict[str, Any] = {}
     for key, options in profile_sections(method):
-        profiles, _, scenarios = key.partition(":")
-        if profile in profiles.split(",") and (not scenarios or scenario in scenarios.split(",")):
-            (special if scenarios else general).update(options)
+        profiles, _, where = key.partition(":")
+        if profile in profiles.split(",") and (not where or {scenario, modality} & set(where.split(","))):
+            (special if where else general).update(options)
     return general | special
 
 

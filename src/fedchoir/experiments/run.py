@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,21 +17,29 @@ from fedchoir.core.federation_spec import ClientInfo, FederationSpec
 from fedchoir.core.interfaces import Engine
 from fedchoir.core.result import Event, Result, read_events, summarise
 from fedchoir.core.server import Server
+from fedchoir.core.settings import Settings
+from fedchoir.data.domain import Progress as DataProgress
 from fedchoir.data.public import PublicSet, load_public
+from fedchoir.data.samples import Samples
 from fedchoir.data.scenario import Scenario, load_scenario
+from fedchoir.data.validation import with_validation
 from fedchoir.engines.factory import started_engine
 from fedchoir.experiments.config import Experiment, Plan, make_plan, read_experiment
+from fedchoir.experiments.trained import write_models
 from fedchoir.utils.devices import describe, full_memory, pick_devices
 from fedchoir.utils.errors import StorageError, UsageError, WorkerError
 from fedchoir.utils.io import atomic_write, atomic_write_json
 from fedchoir.utils.sizes import parse_size
 
-MAY_CHANGE = {"out", "data_root", "device", "devices", "state_budget"}
+MAY_CHANGE = {"out", "data_root", "cache", "device", "devices", "state_budget"}
 """Fields of an experiment that a resumed run may change."""
 
 
 class Observer(Protocol):
     """Follows a run: a progress bar, TensorBoard, ``live.json``. A subclass defines what it needs."""
+
+    def loading(self, done: int, total: int, name: str) -> None:
+        return
 
     def began(self, plan: Plan, spec: FederationSpec, done: list[Event]) -> None:
         return
@@ -46,6 +54,18 @@ class Observer(Protocol):
         return
 
 
+@dataclass(frozen=True)
+class DescribeModels(Observer):
+    """Writes ``models.json`` when a run begins, so that its models can be loaded without its data."""
+
+    method: methods.Method
+    scenario: Scenario
+
+    def began(self, plan: Plan, spec: FederationSpec, done: list[Event]) -> None:
+        samples = {k: client.train for k, client in enumerate(self.scenario.clients)}
+        write_models(plan.out, self.method, plan.experiment.scenario, samples)
+
+
 def run(experiment: Experiment, *, resume: bool = False, observers: Iterable[Observer] = ()) -> Result:
     """Run an experiment to its end.
 
@@ -56,7 +76,7 @@ def run(experiment: Experiment, *, resume: bool = False, observers: Iterable[Obs
     observers = list(observers)
     devices = pick_devices(experiment.devices, experiment.device)
     check_folder(plan, resume)
-    method, scenario, public = prepare(plan)
+    method, scenario, public = _loaded(plan, observers)
 
     def progress(client: str, phase: str) -> None:
         for observer in observers:
@@ -74,10 +94,25 @@ def run(experiment: Experiment, *, resume: bool = False, observers: Iterable[Obs
         try:
             return run_on_engine(
                 plan, method, engine, tuple(scenario.tests), notes=notes, device=describe(devices), resume=resume,
-                observers=observers,
+                observers=[DescribeModels(method, scenario), *observers],
             )  # fmt: skip
         except torch.OutOfMemoryError:
             raise WorkerError(full_memory(devices[0])) from None
+
+
+def _loaded(plan: Plan, observers: Sequence[Observer]) -> tuple[methods.Method, Scenario, PublicSet | None]:
+    """As `prepare`; observers see how many samples are read."""
+
+    def loading(done: int, total: int, name: str) -> None:
+        for observer in observers:
+            observer.loading(done, total, name)
+
+    try:
+        return prepare(plan, loading)
+    except BaseException:
+        for observer in observers:
+            observer.ended()
+        raise
 
 
 def run_on_engine(
@@ -105,10 +140,16 @@ def run_on_engine(
         if not (out / "experiment.toml").exists():
             atomic_write(out / "experiment.toml", experiment.to_toml())
         spec = method.spec
-        more = {"rounds": spec.rounds, "tests": tests, "clients": [*map(asdict, spec.clients)], "classes": spec.classes}
+        more = {
+            "rounds": spec.rounds,
+            "tests": tests,
+            "clients": [*map(asdict, spec.clients)],
+            "classes": spec.classes,
+            "metric": spec.metric,
+        }
         atomic_write_json(out / "task.json", {**facts, **more})  # for readers of an unfinished run
         events = _run_rounds(server, plan, resume, observers)
-        facts |= {"notes": [*notes, *server.notes], "device": device}
+        facts |= {"notes": [*notes, *engine.notes, *server.notes], "device": device}
         result = summarise(method.spec, tests, events, facts)  # sites may have joined since the start
         atomic_write_json(out / "result.json", result.model_dump(mode="json"))
         return result
@@ -180,13 +221,30 @@ def differences(before: Experiment, now: Experiment, ignored: set[str]) -> str:
     return ", ".join(f"{name} was {old!r} and is now {new!r}" for name, old, new in pairs if old != new)
 
 
-def prepare(plan: Plan) -> tuple[methods.Method, Scenario, PublicSet | None]:
+def prepare(plan: Plan, progress: DataProgress | None = None) -> tuple[methods.Method, Scenario, PublicSet | None]:
     """Load the data of a plan and construct its method."""
     experiment, params = plan.experiment, plan.params
-    scenario = load_scenario(experiment.scenario, root=experiment.data_root, seed=experiment.seed, options=params)
+    root, cache = experiment.data_root, experiment.cache
+    data = params.model_copy(update={"cache": cache}) if cache else params
+    scenario = load_scenario(experiment.scenario, root=root, seed=experiment.seed, options=data, progress=progress)
+    scenario = with_validation(scenario, params.validation)
     options = public_options(plan)
-    public = None if options is None else load_public(**options, root=experiment.data_root)
+    like = scenario.clients[0].train
+    public = None
+    if options is not None:
+        public = load_public(**options, like=like, root=root, cache=data.cache, progress=progress)
+    check_augmentations(params, like, public)
     return methods.get(experiment.method)(params, make_spec(plan, scenario, public)), scenario, public
+
+
+def check_augmentations(params: Settings, private: Samples, public: PublicSet | None) -> None:
+    """Refuse an augmentation that the samples' modality does not have."""
+    pairs = [("private_augment", params.private_augment, private)]
+    pairs += [("public_augment", params.public_augment, public.samples)] if public else []
+    for name, kind, samples in pairs:
+        if kind not in ("none", *samples.augmentations):
+            right = ", ".join(("none", *samples.augmentations))
+            raise UsageError(f"{name} = {kind!r} is not possible for {samples.modality} samples; choose one of {right}")
 
 
 def public_options(plan: Plan) -> dict[str, Any] | None:
@@ -196,6 +254,7 @@ def public_options(plan: Plan) -> dict[str, Any] | None:
     experiment, params = plan.experiment, plan.params
     return {
         "name": plan.public, "seed": experiment.seed, "size": params.public_size, "image_size": params.image_size,
+        "aspect": params.aspect, "grey_bits": params.grey_bits,
         "normalisation": params.normalisation, "strict": "public_size" in experiment.settings,
     }  # fmt: skip
 
@@ -204,7 +263,7 @@ def make_spec(plan: Plan, scenario: Scenario, public: PublicSet | None) -> Feder
     """What server and clients know of each other."""
     for client in scenario.clients:
         if len(client.train) < 2:
-            raise UsageError(f"client {client.name} has {len(client.train)} training images; it needs at least 2")
+            raise UsageError(f"client {client.name} has {len(client.train)} training samples; it needs at least 2")
     clients = tuple(
         ClientInfo(
             name=client.name,
@@ -220,9 +279,10 @@ def make_spec(plan: Plan, scenario: Scenario, public: PublicSet | None) -> Feder
         clients=clients,
         rounds=plan.rounds,
         seed=plan.experiment.seed,
-        public_size=len(public.images) if public else 0,
-        image_size=plan.params.image_size,
+        public_size=len(public) if public else 0,
+        inputs=scenario.inputs,
         top_k=scenario.top_k,
+        metric=plan.experiment.metric,
     )
 
 

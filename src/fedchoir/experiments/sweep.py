@@ -28,6 +28,7 @@ from pydantic import Field
 
 from fedchoir.data.registry import info
 from fedchoir.experiments.config import Experiment, make_plan, split_names
+from fedchoir.models.spec import split_models
 from fedchoir.utils.errors import UsageError
 from fedchoir.utils.io import read_toml
 from fedchoir.utils.options import Options
@@ -61,7 +62,8 @@ class Overrides:
     @property
     def tag(self) -> str:
         """A suffix for the folder, so that a quick try does not lie in the folder of the real thing."""
-        shown = {k: v for k, v in self.values.items() if k not in ("data_root", "device")} | dict(self.settings)
+        machine = ("cache", "data_root", "device")
+        shown = {k: v for k, v in self.values.items() if k not in machine} | dict(self.settings)
         scenario = () if self.scenario is None else (Path(self.scenario).name,)
         tag = "".join(f"-{slug(part)}" for part in (*scenario, *(f"{k}={v}" for k, v in shown.items())))
         return tag if len(tag) <= LONG else f"{tag[:LONG]}-{hashlib.sha256(tag.encode()).hexdigest()[:8]}"
@@ -168,7 +170,8 @@ def _merge(values: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]
 def _move(values: dict[str, Any], scenario: str) -> dict[str, Any]:
     """The same run on other data: with that scenario's public set, private sizes, and models of the same kind."""
     kept = {k: v for k, v in values.items() if k not in ("public", "models")}
-    if len(split_names(values.get("models") or ())) == 1:
+    models = values.get("models") or ()
+    if len(split_models(models) if isinstance(models, str) else models) == 1:
         kept["models"] = (info(scenario).homogeneous_model,)
     settings = {k: v for k, v in values["settings"].items() if k != "private"}
     return {**kept, "scenario": scenario, "settings": settings}

@@ -4,18 +4,20 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any, ClassVar
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedchoir.core.actions import Exchange, PublicBatch, Received, Round, Script, Step
 from fedchoir.core.aggregation import Aggregator, Mean, mean
 from fedchoir.core.client import Client
-from fedchoir.core.evaluation import accuracies
+from fedchoir.core.evaluation import Predict, evaluate
 from fedchoir.core.federation_spec import FederationSpec
+from fedchoir.core.scores import Detail, TestScore
 from fedchoir.core.settings import Settings
 from fedchoir.core.training import Batch
-from fedchoir.data.image.image_set import ImageSet
-from fedchoir.models import VisionModel, build
+from fedchoir.data.samples import Samples
+from fedchoir.models import Model, build
+from fedchoir.models.registry import SMALL_MODELS
+from fedchoir.models.spec import ModelSpec
 from fedchoir.payload import MODEL, Payload, sends, state_payload
 from fedchoir.utils.errors import UsageError
 from fedchoir.utils.rng import seeded
@@ -32,6 +34,8 @@ class Method:
     needs_public: ClassVar[bool] = False
     heterogeneous: ClassVar[bool] = True
     """Whether clients may have different architectures."""
+    uses_labels: ClassVar[bool] = True
+    """Whether clients train their classifier on labels. Self-supervised methods do not: a probe is evaluated."""
     supports_dp: ClassVar[bool] = False
     """Whether the local loss is a mean over single samples and nothing else that is sent depends on private samples:
     then DP-SGD in the local phase bounds what leaves a client. Never inherited: each method states it."""
@@ -58,6 +62,11 @@ class Method:
         self.server: dict[str, Tensor] = {}  # the server's state between rounds
         if params.dp_noise and (why := self.dp_obstacle(params)):
             raise UsageError(f"dp_noise = {params.dp_noise:g} is not possible with {self.name}: {why}; set it to 0")
+        weighted = params.class_weights != "none"
+        if weighted and params.dp_noise:
+            raise UsageError("class_weights is not possible with dp_noise: weights are counts of private samples")
+        if weighted and (why := self.class_weights_obstacle(params)):
+            raise UsageError(f"class_weights = {params.class_weights!r} is not possible with {self.name}: {why}")
         if params.eval_model == "own" and (why := self._own_models_obstacle()):
             raise UsageError(f"eval_model = 'own' is not possible with {why}")
         if not self.heterogeneous and not spec.homogeneous:
@@ -83,6 +92,11 @@ class Method:
         return "" if cls.supports_dp else "its local loss or its payload is not a function of single samples"
 
     @classmethod
+    def class_weights_obstacle(cls, params: Any) -> str:
+        """Why the local loss cannot weight classes; empty where it can."""
+        return "" if cls.uses_labels else "its clients train without labels"
+
+    @classmethod
     def requires_individual_payloads(cls, params: Any) -> str:
         """Why the server must see each client's payload; empty where means are enough (secure aggregation)."""
         return ""
@@ -98,7 +112,7 @@ class Method:
         """One round: yields steps and exchanges."""
         raise NotImplementedError
 
-    def extra_modules(self, model: VisionModel) -> dict[str, nn.Module]:
+    def extra_modules(self, model: Model) -> dict[str, nn.Module]:
         """Auxiliary modules (``client.modules``) that are trained with the client's model."""
         return {}
 
@@ -115,24 +129,36 @@ class Method:
         """Metrics that the server computes in a round, for the round's event."""
         return {}
 
-    def evaluate(self, client: Client, tests: Iterable[ImageSet]) -> list[float]:
-        """The accuracy of the client's model on each test set, in percent."""
+    def evaluate(self, client: Client, tests: Iterable[Samples], detail: Detail = "accuracy") -> list[TestScore]:
+        """The scores of the client's model on each test set."""
+        predict = self.predictor(client)
         client.model.eval()
         client.modules.eval()
-        return accuracies(lambda images: self.predict(client, images), tests, self.spec.top_k)
+        spec, transform = self.spec, client.private.transform
+        return evaluate(predict, tests, detail, top_k=spec.top_k, transform=transform, seed=spec.seed)
 
-    def predict(self, client: Client, images: Tensor) -> Tensor:
-        """The client's logits or probabilities, B×C."""
-        return client.predict(images)
+    def predictor(self, client: Client) -> Predict:
+        """What `evaluate` evaluates: the client's model as it is, or with what it needs to predict classes."""
+        return lambda inputs: self.predict(client, inputs)
+
+    def predict(self, client: Client, inputs: Tensor) -> Tensor:
+        """The client's logits or log-probabilities, B×C."""
+        return client.predict(inputs)
+
+    def inference_module(self, model: Model, modules: nn.ModuleDict) -> nn.Module:
+        """A client's trained model: the module whose logits or log-probabilities `predict` gives."""
+        return model
 
     # -- what the server knows about models that all clients share -------------------------------------------------
 
-    def _initial_model(self) -> VisionModel:
-        spec = self.spec
-        return build(spec.clients[0].model, len(spec.classes), image_size=spec.image_size)
+    def _initial_model(self) -> Model:
+        spec, name = self.spec, self.spec.clients[0].model
+        if not spec.homogeneous and ModelSpec.parse(name).kind == "remote":
+            name = SMALL_MODELS[spec.inputs.modality]  # what clients with different models send does not depend on them
+        return build(name, len(spec.classes), spec.inputs)
 
     @cached_property
-    def architecture(self) -> VisionModel:
+    def architecture(self) -> Model:
         """The shared architecture with the clients' initial weights, in eval mode on the CPU."""
         with seeded(self.spec.seed, "model", "shared"):
             return self._initial_model().eval()
@@ -157,7 +183,7 @@ class Method:
         return self.supervised_loss(client, batch)
 
     def supervised_loss(self, client: Client, batch: Batch) -> Tensor:
-        return F.cross_entropy(client.logits(batch.images), batch.labels)
+        return client.cross_entropy(client.logits(batch.inputs), batch.labels)
 
     def average(self) -> Script:
         """Average weights and BatchNorm buffers: ``yield from self.average()``."""

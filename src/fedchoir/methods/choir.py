@@ -4,20 +4,23 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
-from fedchoir.data.image.color_transforms import WIDE_COLORS, Recolor, color_statistics, recolor
+from fedchoir.core.federation_spec import FederationSpec
+from fedchoir.data.image.color_transforms import WIDE_COLORS, color_statistics, recolor
+from fedchoir.data.samples import Recolor
 from fedchoir.losses import fntd
 from fedchoir.methods.api import Batch, Client, Exchange, Field, Round, Script, Settings, Step, Teacher, gather, mean
 from fedchoir.methods.fccl_public_phase import FCCLPublicParams, FCCLPublicPhase
-from fedchoir.models import VisionModel, build
+from fedchoir.models import Model, build
 from fedchoir.payload import MODULE, Payload, sends, state_payload
+from fedchoir.utils.errors import UsageError
 from fedchoir.utils.rng import seeded
 
 
 class ChoirParams(FCCLPublicParams):
     recolor: Literal["wide", "exchanged", "none"] = Field(
-        "wide", description="wide: any colours, nothing is sent; exchanged: the clients' own colours; none: off"
+        "wide",
+        description="images only; wide: any colours, nothing is sent; exchanged: the clients' own colours; none: off",
     )
     recolor_share: float = Field(0.5, ge=0, le=1, description="ρ: share of the private images that are recolored")
     public_recolor_share: float = Field(0.5, ge=0, le=1, description="share of the public images that are recolored")
@@ -28,8 +31,19 @@ class ChoirParams(FCCLPublicParams):
     )
 
 
+class Ensemble(nn.Module):
+    """The log of the mean of two models' probabilities."""
+
+    def __init__(self, one: nn.Module, two: nn.Module) -> None:
+        super().__init__()
+        self.one, self.two = one, two
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return ((self.one(inputs).softmax(dim=1) + self.two(inputs).softmax(dim=1)) / 2).log()
+
+
 class Choir(FCCLPublicPhase):
-    """FCCL+'s public phase and supervised training on augmented images, a share of which is recolored.
+    """FCCL+'s public phase and supervised training on augmented samples. A share of images is recolored, too.
 
     **Recoloring.** With z the luma of an image x, mean 0 and variance 1 over the image, and colours [m | B | W] (3×7),
 
@@ -61,6 +75,13 @@ class Choir(FCCLPublicPhase):
     def requires_individual_payloads(cls, params: Settings) -> str:
         return "its server forwards each client's colours" if getattr(params, "recolor", "") == "exchanged" else ""
 
+    def __init__(self, params: Settings, spec: FederationSpec) -> None:
+        super().__init__(params, spec)
+        if self.params.recolor == "exchanged" and spec.inputs.modality != "image":
+            raise UsageError(
+                f"recolor = 'exchanged' is for images, not for {spec.inputs.modality} samples; choose none"
+            )
+
     @property
     def streams(self) -> dict[str, str]:  # type: ignore[override]
         frozen = {"share_color_statistics": "introduce", "upload_shared_model": "lend"}  # frozen stream names
@@ -91,17 +112,17 @@ class Choir(FCCLPublicPhase):
 
     @sends(colors="3 7")
     def share_color_statistics(self, client: Client) -> Payload:
-        return Payload(colors=color_statistics(client.private.images))
+        return Payload(colors=color_statistics(client.private.inputs))
 
     def store_colors(self, client: Client, received: Payload) -> None:
         client.memory["colors"] = received["colors"]
 
-    def extra_modules(self, model: VisionModel) -> dict[str, nn.Module]:
+    def extra_modules(self, model: Model) -> dict[str, nn.Module]:
         if not self.params.shared_model:
             return {}
         spec = self.spec
         with seeded(spec.seed, "lead"):  # frozen stream name; equal initial weights at all clients
-            return {"shared_model": build(self.params.shared_model, len(spec.classes), image_size=spec.image_size)}
+            return {"shared_model": build(self.params.shared_model, len(spec.classes), spec.inputs)}
 
     def send_shared_model(self) -> Script:
         if weights := Payload(self.server).only("shared_model"):
@@ -115,14 +136,20 @@ class Choir(FCCLPublicPhase):
         client.modules["shared_model"].load_state_dict(received.under("shared_model"))
 
     def predict(self, client: Client, images: Tensor) -> Tensor:
-        """With a shared model, the mean of both models' probabilities."""
+        """With a shared model, the log of the mean of both models' probabilities."""
         logits = super().predict(client, images)
         if not self.params.shared_model:
             return logits
-        return (logits.softmax(dim=1) + client.run_module("shared_model", images).softmax(dim=1)) / 2
+        both = (logits.softmax(dim=1) + client.run_module("shared_model", images).softmax(dim=1)) / 2
+        return both.log()
+
+    def inference_module(self, model: Model, modules: nn.ModuleDict) -> nn.Module:
+        return Ensemble(model, modules["shared_model"]) if self.params.shared_model else model
 
     def recolor_transform(self, client: Client, share: float) -> Recolor | None:
-        """Recolors a share of a batch; None where the share is 0 or no colours are known yet."""
+        """Recolors a share of a batch; None where the share is 0, the samples are no images or no colours are known."""
+        if self.spec.inputs.modality != "image":
+            return None
         colors = WIDE_COLORS.to(client.device) if self.params.recolor == "wide" else client.memory.get("colors")
         if not share or not isinstance(colors, Tensor):
             return None
@@ -140,10 +167,10 @@ class Choir(FCCLPublicPhase):
         client.train(self.local_loss, recolor=self.recolor_transform(client, self.params.recolor_share), **targets)
 
     def local_loss(self, client: Client, batch: Batch) -> Tensor:
-        z, p = client.logits(batch.images), self.params
-        loss = cross_entropy(z, batch.labels)
+        z, p = client.logits(batch.inputs), self.params
+        loss = client.cross_entropy(z, batch.labels)
         if p.use_fntd:
             loss = loss + fntd(z, batch["teacher"], batch.labels, p.temperature, "renormalised")
         if p.shared_model:
-            loss = loss + cross_entropy(client.run_module("shared_model", batch.images), batch.labels)
+            loss = loss + client.cross_entropy(client.run_module("shared_model", batch.inputs), batch.labels)
         return loss

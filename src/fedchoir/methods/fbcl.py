@@ -5,12 +5,11 @@ from copy import deepcopy
 from typing import Any, Literal
 
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from fedchoir.losses import cnd, fbm, fia, frr, gaussian
 from fedchoir.methods.api import Batch, Client, Field, PublicBatch, Round, Script, Settings, Step, Teacher
 from fedchoir.methods.previous_teacher import PreviousTeacher
-from fedchoir.models import VisionModel
+from fedchoir.models import Model
 from fedchoir.payload import MODEL, MODULE, Payload, sends, state_payload
 
 
@@ -48,7 +47,8 @@ class FBCL(PreviousTeacher):
     Params = FBCLParams
     params: FBCLParams
 
-    def extra_modules(self, model: VisionModel) -> dict[str, nn.Module]:
+    def extra_modules(self, model: Model) -> dict[str, nn.Module]:
+        model.require_map("fbcl")
         return {"map": nn.Conv2d(model.map_dim, self.params.depth, kernel_size=1)}
 
     @property
@@ -91,7 +91,7 @@ class FBCL(PreviousTeacher):
     def public_loss(self, client: Client, batch: Batch) -> Tensor:
         """eq. 5."""
         p = self.params
-        mu, delta = self.gaussian(client, batch.images)
+        mu, delta = self.gaussian(client, batch.inputs)
         loss = fia(mu, delta, batch["mu"], batch["delta"]) if p.use_fia else mu.new_zeros(())
         return loss + p.fbm_weight * fbm(mu) if p.use_fbm else loss
 
@@ -111,8 +111,8 @@ class FBCL(PreviousTeacher):
     def local_loss(self, client: Client, batch: Batch) -> Tensor:
         """eq. 9."""
         p = self.params
-        m, _, z = client.stages(batch.images)
-        loss = cross_entropy(z, batch.labels)
+        m, _, z = client.stages(batch.inputs)
+        loss = client.cross_entropy(z, batch.labels)
         if p.use_cnd:
             loss = loss + p.cnd_weight * cnd(z, batch["teacher"], batch.labels, p.cnd_form)
         if p.use_frr:

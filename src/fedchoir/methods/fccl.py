@@ -4,7 +4,6 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from fedchoir.core.federation_spec import FederationSpec
 from fedchoir.core.teachers import frozen_batchnorm_stats
@@ -67,7 +66,7 @@ class FCCL(PreviousTeacher):
     def public_loss(self, client: Client, batch: Batch) -> Tensor:
         """eq. 2."""
         p = self.params
-        return fccm(client.logits(batch.images), batch["logits"], p.off_diagonal, standardise=p.standardise)
+        return fccm(client.logits(batch.inputs), batch["logits"], p.off_diagonal, standardise=p.standardise)
 
     def previous_minus_own(self, client: Client, batch: PublicBatch) -> Tensor:
         """The released code's change of the consensus: a client's own share is that of its previous round's model."""
@@ -85,9 +84,9 @@ class FCCL(PreviousTeacher):
 
     def local_loss(self, client: Client, batch: Batch) -> Tensor:
         """eq. 7: CE and the dual distillation of eq. 4-6, at temperature 1."""
-        z = client.logits(batch.images)
+        z = client.logits(batch.inputs)
         return (
-            cross_entropy(z, batch.labels)
+            client.cross_entropy(z, batch.labels)
             + self.params.inter_weight * kd(z, batch["teacher"], temperature=1.0)
             + self.params.intra_weight * kd(z, batch["pretrained"], temperature=1.0)
         )

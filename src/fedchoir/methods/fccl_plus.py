@@ -4,7 +4,6 @@ Learning, TPAMI 2023."""
 from typing import Any, Literal
 
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from fedchoir.losses import ewc, fntd, kd
 from fedchoir.methods.api import Batch, Client, Field, Script, Step, Teacher
@@ -20,7 +19,9 @@ class FCCLPlusParams(FCCLPublicParams):
         "fntd", description="local: FNTD, KD (eq. 10), dual (FCCL's two teachers, eq. 19), EWC (Table 16) or none"
     )
     fntd_form: Literal["masked", "renormalised"] = Field(
-        "masked", description="masked: eq. 13, over all classes, target left out; renormalised: as in FedNTD"
+        "masked",
+        description="masked: eq. 13, over all classes, target left out; renormalised: as in FedNTD, and where there "
+        "are at most τ classes, because the masked form would not prefer the right one",
     )
     kd_share: float = Field(0.0, ge=0, le=1, description="share of the local epochs, the first, with KD (Table 17)")
     ewc_weight: float = Field(0.1, ge=0, description="λ of EWC (Table 16)")
@@ -69,19 +70,20 @@ class FCCLPlus(FCCLPublicPhase):
 
     def fntd_loss(self, client: Client, batch: Batch) -> Tensor:
         """eq. 14."""
-        z = client.logits(batch.images)
-        distance = fntd(z, batch["teacher"], batch.labels, self.params.temperature, self.params.fntd_form)
-        return cross_entropy(z, batch.labels) + distance
+        z = client.logits(batch.inputs)
+        form = self.params.fntd_form if z.shape[1] > self.params.temperature else "renormalised"
+        distance = fntd(z, batch["teacher"], batch.labels, self.params.temperature, form)
+        return client.cross_entropy(z, batch.labels) + distance
 
     def kd_loss(self, client: Client, batch: Batch) -> Tensor:
         """eq. 10."""
-        z = client.logits(batch.images)
-        return cross_entropy(z, batch.labels) + kd(z, batch["teacher"], self.params.temperature)
+        z = client.logits(batch.inputs)
+        return client.cross_entropy(z, batch.labels) + kd(z, batch["teacher"], self.params.temperature)
 
     def dual_loss(self, client: Client, batch: Batch) -> Tensor:
         """eq. 19, FCCL's objective: "without FNTD" in the ablations (section 4.3)."""
-        z = client.logits(batch.images)
-        return cross_entropy(z, batch.labels) + kd(z, batch["teacher"], 1.0) + kd(z, batch["pretrained"], 1.0)
+        z = client.logits(batch.inputs)
+        return client.cross_entropy(z, batch.labels) + kd(z, batch["teacher"], 1.0) + kd(z, batch["pretrained"], 1.0)
 
     def ewc_loss(self, client: Client, batch: Batch) -> Tensor:
         """CE + λ·EWC (Table 16)."""

@@ -4,7 +4,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from fedchoir.data.image.color_transforms import Recolor
+from fedchoir.data.samples import Recolor
 from fedchoir.losses import fccm, fisl, instance_similarity
 from fedchoir.methods.api import Batch, Client, Field, PublicBatch, Round, Script, Settings
 from fedchoir.methods.previous_teacher import PreviousTeacher
@@ -63,9 +63,9 @@ class FCCLPublicPhase(PreviousTeacher):
     def public_loss(self, client: Client, batch: Batch) -> Tensor:
         """eq. 6."""
         p = self.params
-        h, z = client.features_and_logits(batch.images)
+        h, z = client.features_and_logits(batch.inputs)
         if p.passes == "two":
-            z = client.logits(batch.images)
+            z = client.logits(batch.inputs)
         loss = z.new_zeros(())
         if p.use_fccm:
             loss = loss + fccm(z, batch["logits"], p.off_diagonal, standardise=p.standardise)

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 from torch.func import functional_call
-from torch.nn.functional import cross_entropy
 
 from fedchoir.core.teachers import frozen_batchnorm_stats
 from fedchoir.methods.api import Batch, Client, Field, Settings
@@ -33,13 +32,13 @@ class FedASAM(FedAvg):
 
     def local_loss(self, client: Client, batch: Batch) -> Tensor:
         """The loss at w + ε. ε is detached, so the gradient with respect to w is the one at w + ε."""
-        weights = dict(client.model.named_parameters())
+        weights = {name: w for name, w in client.model.named_parameters() if w.requires_grad}
         loss = super().local_loss(client, batch)
         shift = self.worst_shift(weights, torch.autograd.grad(loss, list(weights.values())))
         moved = {name: w + shift[name] for name, w in weights.items()}
         with frozen_batchnorm_stats(client.model), client._autocast():  # they were updated at w already
-            z = functional_call(client.model, moved, (batch.images,)).float()
-        return cross_entropy(z, batch.labels)
+            z = functional_call(client.model, moved, (batch.inputs,)).float()
+        return client.cross_entropy(z, batch.labels)
 
     def worst_shift(self, weights: Mapping[str, Tensor], gradients: tuple[Tensor, ...]) -> dict[str, Tensor]:
         """ε = ρ T² g / ‖T g‖ with T = |w| + η for weights, and 1 for biases."""

@@ -10,8 +10,9 @@ from fedchoir.methods.api import Client, Exchange, Round, Script, Step
 from fedchoir.methods.fedfoa_exchange import BANK
 from fedchoir.methods.self_supervised import SelfSupervised
 from fedchoir.methods.ssl.objectives import Target, online_parameters
-from fedchoir.models import VisionModel
+from fedchoir.models import Model
 from fedchoir.payload import MODEL, MODULE, Payload, sends, state_payload
+from fedchoir.utils.errors import UsageError
 
 
 class FedBYOL(SelfSupervised):
@@ -60,9 +61,11 @@ def online(client: Client) -> dict[str, nn.Module]:
 
 
 @torch.no_grad()
-def divergence(model: VisionModel, weights: Mapping[str, Tensor]) -> Tensor:
+def divergence(model: Model, weights: Mapping[str, Tensor]) -> Tensor:
     """‖w − w'‖ of the encoder's layers, averaged over the layers; a scalar on the device."""
     layers = [name for name, p in model.named_parameters() if p.dim() > 1 and not name.startswith("head.")]
+    if not layers:
+        raise UsageError(f"fedu and fedema compare the layers before the head, and model '{model.name}' has none")
     own = dict(model.named_parameters())
     return torch.stack([torch.dist(own[name], weights[name]) for name in layers]).mean()
 

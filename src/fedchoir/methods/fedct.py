@@ -3,7 +3,7 @@
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
@@ -11,6 +11,7 @@ from fedchoir.losses import apcl, fuse_prototypes, mfa, mixed_features
 from fedchoir.methods.api import Batch, Client, Field
 from fedchoir.methods.fedexg import Models
 from fedchoir.methods.pgct import PGCT, PGCTParams
+from fedchoir.models import Model
 from fedchoir.payload import Payload
 
 
@@ -67,12 +68,11 @@ class FedCT(PGCT):
         u, have = stacked(models)
         n, classes = have.shape
         labels = torch.arange(classes, device=u.device).repeat(n)
-        head = self.architecture.head.to(u.device)
+        classifier = Classifier(self.architecture).to(u.device)
         rows = []
         for payload in models.values():
-            state = payload.under("weights").items()
-            weights = {name.removeprefix("head."): t for name, t in state if name.startswith("head.")}
-            z = functional_call(head, weights, (u.flatten(0, 1),))
+            weights = {f"model.{name}": t for name, t in payload.under("weights").items()}
+            z = functional_call(classifier, weights, (u.flatten(0, 1),))
             losses = cross_entropy(z, labels, reduction="none").view(n, classes).masked_fill(~have, 0.0)
             rows.append(losses.sum(dim=1) / have.sum(dim=1).clamp_min(1))
         return torch.stack(rows)
@@ -88,9 +88,9 @@ class FedCT(PGCT):
     def cross_loss(self, client: Client, batch: Batch) -> Tensor:
         """eq. 13."""
         p = self.params
-        h, z = client.features_and_logits(batch.images)
+        h, z = client.features_and_logits(batch.inputs)
         u, known = client.stored_tensor("prototypes"), client.stored_tensor("known")
-        loss = cross_entropy(z, batch.labels)
+        loss = client.cross_entropy(z, batch.labels)
         if p.use_apcl:
             loss = loss + p.kappa * apcl(h, batch.labels, u, p.tau2, p.lambda_hy, known)
         if p.use_mfa:
@@ -111,6 +111,17 @@ class FedCT(PGCT):
     def mixed(self, client: Client, f_a: Tensor, y_a: Tensor, f_b: Tensor, y_b: Tensor) -> Tensor:
         weight = self.params.lambda_mix
         return mfa(client.classify(mixed_features(f_a, f_b, weight)), y_a, y_b, weight)
+
+
+class Classifier(nn.Module):
+    """A model's head alone: features → logits."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, h: Tensor) -> Tensor:
+        return self.model.classify(h)
 
 
 def stacked(models: Models) -> tuple[Tensor, ...]:

@@ -2,7 +2,6 @@
 Learning, ICLR 2023."""
 
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from fedchoir.losses import decorrelation
 from fedchoir.methods.api import Batch, Client, Field, Settings
@@ -23,5 +22,5 @@ class FedDecorr(FedAvg):
     params: FedDecorrParams
 
     def local_loss(self, client: Client, batch: Batch) -> Tensor:
-        h, z = client.features_and_logits(batch.images)
-        return cross_entropy(z, batch.labels) + self.params.decorrelation_weight * decorrelation(h)
+        h, z = client.features_and_logits(batch.inputs)
+        return client.cross_entropy(z, batch.labels) + self.params.decorrelation_weight * decorrelation(h)

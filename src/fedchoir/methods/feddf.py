@@ -15,4 +15,4 @@ class FedDF(PublicMethod):
     supports_dp = True
 
     def public_loss(self, client: Client, batch: Batch) -> Tensor:
-        return kd(client.logits(batch.images), batch["logits"], temperature=1.0)
+        return kd(client.logits(batch.inputs), batch["logits"], temperature=1.0)

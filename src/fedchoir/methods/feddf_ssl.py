@@ -15,4 +15,4 @@ class FedDFFeatures(FedMDFeatures):
     paper = "Lin et al., NeurIPS 2020, as in Liu et al., 2022"
 
     def public_loss(self, client: Client, batch: Batch) -> Tensor:
-        return kd(self.calibrated(client, batch.images), batch["features"], temperature=1.0)
+        return kd(self.calibrated(client, batch.inputs), batch["features"], temperature=1.0)

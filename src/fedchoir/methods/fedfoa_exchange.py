@@ -8,7 +8,7 @@ from fedchoir.core.federation_spec import FederationSpec
 from fedchoir.losses.factorization import Solver
 from fedchoir.methods.api import Client, Exchange, Field, Method, Round, Script, Settings, Step, gather
 from fedchoir.methods.ssl.correlations import Correlations, Scale, choose, distances
-from fedchoir.models import VisionModel
+from fedchoir.models import Model
 from fedchoir.payload import Payload, sends
 from fedchoir.utils.errors import UsageError
 
@@ -57,7 +57,7 @@ class FedFoAExchange(Method):
                 f"correlation matrix needs at least dim; set dim to {rows} or less{larger}"
             )
 
-    def extra_modules(self, model: VisionModel) -> dict[str, nn.Module]:
+    def extra_modules(self, model: Model) -> dict[str, nn.Module]:
         return {"correlations": Correlations(self.params.dim, self.params.foa_scale)} if self.params.foa else {}
 
     def understanding(self, client: Client, z: Tensor) -> Tensor:

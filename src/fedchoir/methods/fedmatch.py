@@ -59,5 +59,5 @@ class FedMatch(PublicMethod):
         return torch.zeros_like(distance).scatter(1, chosen, 1 / max(count, 1))
 
     def public_loss(self, client: Client, batch: Batch) -> Tensor:
-        z = client.logits(batch.images)
+        z = client.logits(batch.inputs)
         return self.params.consistency * pooled_kl(z, batch["pool"], batch["negentropy"])

@@ -15,4 +15,4 @@ class FedMD(PublicMethod):
     supports_dp = True
 
     def public_loss(self, client: Client, batch: Batch) -> Tensor:
-        return l1_loss(client.logits(batch.images), batch["logits"])
+        return l1_loss(client.logits(batch.inputs), batch["logits"])

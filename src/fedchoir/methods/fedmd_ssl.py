@@ -34,4 +34,4 @@ class FedMDFeatures(SelfSupervised, PublicMethod):
             return Payload(features=self.calibrated(client, client.public_samples(batch)))
 
     def public_loss(self, client: Client, batch: Batch) -> Tensor:
-        return l1_loss(self.calibrated(client, batch.images), batch["features"])
+        return l1_loss(self.calibrated(client, batch.inputs), batch["features"])

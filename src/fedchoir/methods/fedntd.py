@@ -4,7 +4,6 @@ NeurIPS 2022."""
 from typing import Literal
 
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from fedchoir.losses import fntd
 from fedchoir.methods.api import Batch, Client, Field, Settings, Teacher
@@ -35,6 +34,6 @@ class FedNTD(FedAvg):
 
     def local_loss(self, client: Client, batch: Batch) -> Tensor:
         p = self.params
-        z = client.logits(batch.images)
+        z = client.logits(batch.inputs)
         distance = fntd(z, batch["teacher"], batch.labels, p.temperature, p.form)
-        return cross_entropy(z, batch.labels) + p.ntd_weight * distance
+        return client.cross_entropy(z, batch.labels) + p.ntd_weight * distance

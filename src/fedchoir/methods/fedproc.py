@@ -1,7 +1,6 @@
 """FedProc. Mu et al., FedProc: Prototypical Contrastive Federated Learning on Non-IID Data, FGCS 2023."""
 
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from fedchoir.losses import class_prototypes, prototype_contrast
 from fedchoir.methods.api import Aggregator, Batch, ByName, Client, Field, Settings, mean
@@ -54,11 +53,11 @@ class FedProc(FedAvg):
         client.train(self.local_loss if "prototypes" in client.memory else self.supervised_loss)
 
     def local_loss(self, client: Client, batch: Batch) -> Tensor:
-        h, z = client.features_and_logits(batch.images)
+        h, z = client.features_and_logits(batch.inputs)
         u, present = client.stored_tensor("prototypes"), client.stored_tensor("present")
         contrast = prototype_contrast(h, batch.labels, u, self.params.temperature, present)
         alpha = self.alpha(client)
-        return alpha * contrast + (1 - alpha) * cross_entropy(z, batch.labels)
+        return alpha * contrast + (1 - alpha) * client.cross_entropy(z, batch.labels)
 
     def alpha(self, client: Client) -> float:
         if self.params.alpha is not None:

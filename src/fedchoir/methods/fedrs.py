@@ -3,7 +3,6 @@ KDD 2021."""
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from fedchoir.methods.api import Batch, Client, Field, Settings
 from fedchoir.methods.fedavg import FedAvg
@@ -31,6 +30,6 @@ class FedRS(FedAvg):
         super().local_update(client)
 
     def local_loss(self, client: Client, batch: Batch) -> Tensor:
-        z = client.logits(batch.images)
+        z = client.logits(batch.inputs)
         restricted = torch.where(client.stored_tensor("owned"), z, self.params.alpha * z)
-        return cross_entropy(restricted, batch.labels)
+        return client.cross_entropy(restricted, batch.labels)

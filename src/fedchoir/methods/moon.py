@@ -1,7 +1,6 @@
 """MOON. Li, He and Song, Model-Contrastive Federated Learning, CVPR 2021."""
 
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from fedchoir.losses import moon
 from fedchoir.methods.api import Batch, Client, Field, Settings, Teacher
@@ -37,6 +36,6 @@ class MOON(FedAvg):
         client.memory["previous"] = client.snapshot()
 
     def local_loss(self, client: Client, batch: Batch) -> Tensor:
-        h, z = client.features_and_logits(batch.images)
+        h, z = client.features_and_logits(batch.inputs)
         contrast = moon(h, batch["h_global"], batch["h_previous"], self.params.temperature)
-        return cross_entropy(z, batch.labels) + self.params.mu * contrast
+        return client.cross_entropy(z, batch.labels) + self.params.mu * contrast

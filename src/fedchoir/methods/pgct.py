@@ -3,7 +3,6 @@ Learning, ICME 2023."""
 
 from pydantic import AliasChoices
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from fedchoir.losses import class_prototypes, prototype_contrast
 from fedchoir.methods.api import Batch, Client, Field
@@ -56,7 +55,7 @@ class PGCT(FedExg):
         return {"prototypes": received["prototypes"], "known": received["present"]}
 
     def cross_loss(self, client: Client, batch: Batch) -> Tensor:
-        h, z = client.features_and_logits(batch.images)
+        h, z = client.features_and_logits(batch.inputs)
         u, known = client.stored_tensor("prototypes"), client.stored_tensor("known")
         contrast = prototype_contrast(h, batch.labels, u, self.params.tau2, known)
-        return cross_entropy(z, batch.labels) + self.params.kappa * contrast
+        return client.cross_entropy(z, batch.labels) + self.params.kappa * contrast

@@ -47,6 +47,6 @@ class RCFL(PublicMethod):
         ]
 
     def public_loss(self, client: Client, batch: Batch) -> Tensor:
-        z, owned = client.logits(batch.images), batch["owned"]
+        z, owned = client.logits(batch.inputs), batch["owned"]
         lowest = torch.finfo(z.dtype).min
         return kd(z.masked_fill(~owned, lowest), batch["logits"].masked_fill(~owned, lowest), temperature=1.0)

@@ -1,5 +1,7 @@
 """RHFL. Fang and Ye, Robust Federated Learning with Noisy and Heterogeneous Clients, CVPR 2022."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -92,12 +94,16 @@ class RHFL(PublicMethod):
         return {k: Payload(pool=pool[k], negentropy=negentropy[k]) for k in range(len(confidence))}
 
     def public_loss(self, client: Client, batch: Batch) -> Tensor:
-        return pooled_kl(client.logits(batch.images), batch["pool"], batch["negentropy"])
+        return pooled_kl(client.logits(batch.inputs), batch["pool"], batch["negentropy"])
 
     def local_loss(self, client: Client, batch: Batch) -> Tensor:
         if not self.params.use_sce:
             return self.supervised_loss(client, batch)
-        return self.sce(client.logits(batch.images), batch.labels)
+        return self.sce(client.logits(batch.inputs), batch.labels)
+
+    @classmethod
+    def class_weights_obstacle(cls, params: Any) -> str:
+        return "its symmetric cross-entropy has none; set use_sce to false" if params.use_sce else ""
 
     def sce(self, logits: Tensor, labels: Tensor) -> Tensor:
         return sce(logits, labels, self.params.ce_weight, self.params.rce_weight)

@@ -1,18 +1,16 @@
 """The base of the self-supervised methods: two views, an objective without labels, and linear evaluation."""
 
-from collections.abc import Iterable
 from typing import Literal, cast
 
 from torch import Tensor, nn
 
-from fedchoir.core.evaluation import accuracy
+from fedchoir.core.evaluation import Predict
 from fedchoir.core.federation_spec import FederationSpec
-from fedchoir.data.image.image_set import ImageSet
 from fedchoir.methods.api import Batch, Client, Field, Settings
 from fedchoir.methods.fedfoa_exchange import FedFoAExchange, FedFoAExchangeParams
 from fedchoir.methods.ssl.objectives import OBJECTIVES
 from fedchoir.methods.ssl.probe import fit_probe, knn_accuracy
-from fedchoir.models import VisionModel
+from fedchoir.models import Model
 from fedchoir.utils.errors import UsageError
 
 
@@ -39,6 +37,7 @@ class SelfSupervised(FedFoAExchange):
     Params = SelfSupervisedParams
     params: SelfSupervisedParams
     evaluates_per_client = True
+    uses_labels = False
 
     def __init__(self, params: Settings, spec: FederationSpec) -> None:
         super().__init__(params, spec)
@@ -47,7 +46,7 @@ class SelfSupervised(FedFoAExchange):
             raise UsageError("private_augment = 'none' gives two equal views; it should be strong, weak or fccl")
         self.objective = OBJECTIVES[p.objective](p)
 
-    def extra_modules(self, model: VisionModel) -> dict[str, nn.Module]:
+    def extra_modules(self, model: Model) -> dict[str, nn.Module]:
         calibration = nn.Linear(model.feature_dim, self.params.dim)
         heads = self.objective.modules(model, calibration)
         return {"calibration": calibration, **heads, **super().extra_modules(model)}
@@ -75,14 +74,13 @@ class SelfSupervised(FedFoAExchange):
 
     def local_loss(self, client: Client, batch: Batch) -> Tensor:
         """ℓ_SSL + λ Σ_j ℓ_A (FedFoA eq. 13)."""
-        z1, z2 = self.calibrated(client, batch.images), self.calibrated(client, batch["view2"])
+        z1, z2 = self.calibrated(client, batch.inputs), self.calibrated(client, batch["view2"])
         loss = self.objective.loss(client, batch, z1, z2)
         return loss + self.understanding(client, z1) if self.params.foa else loss
 
     # -- evaluation ------------------------------------------------------------------------------------------------
 
-    def evaluate(self, client: Client, tests: Iterable[ImageSet]) -> list[float]:
-        """Linear evaluation: one linear layer on the client's frozen features, scored on every test set."""
+    def predictor(self, client: Client) -> Predict:
+        """Linear evaluation: one linear layer on the client's frozen features."""
         probe = fit_probe(client, epochs=self.params.probe_epochs, lr=self.params.probe_lr)
-        client.model.eval()
-        return [accuracy(lambda images: probe(client.features(images)), test, self.spec.top_k) for test in tests]
+        return lambda inputs: probe(client.features(inputs))

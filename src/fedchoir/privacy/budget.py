@@ -4,15 +4,15 @@ Each line holds what was released and the hash of the line before it, so that a 
 composed over all lines (dp-accounting's PLD accountant). The site sets the limit; no server can raise it.
 """
 
-import hashlib
-import json
-import os
+import math
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from fedchoir.utils.errors import UsageError
+from fedchoir.utils.hash_chain import BrokenChainError, HashChain
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class PrivacyBudget:
 
     def __init__(self, path: Path, delta: float, limit: float | None = None) -> None:
         self.path, self.delta, self.limit = path, delta, limit
+        self._chain = HashChain(path)
 
     def releases(self) -> list[Release]:
         """All releases so far. Raises `UsageError` if the file was changed."""
@@ -46,43 +47,28 @@ class PrivacyBudget:
                 f"refused: this release would raise ε from {self.epsilon():.2f} to {epsilon:.2f} "
                 f"at δ = {self.delta:g}, and this site's budget is {self.limit:g}"
             )
-        self._append({"time": time.time(), **about, "release": asdict(release), "epsilon": epsilon})
+        self._chain.append(time=time.time(), **about, release=asdict(release), epsilon=epsilon)
         return epsilon
 
-    def _append(self, line: dict[str, Any]) -> None:
-        before = self._last_hash()
-        text = json.dumps({**line, "previous": before}, sort_keys=True)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    def _lines(self) -> Iterator[dict[str, Any]]:
         try:
-            os.write(descriptor, (text + "\n").encode())
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+            for number, line in enumerate(self._chain, 1):
+                if not _is_release(line.get("release")):
+                    raise BrokenChainError(number)
+                yield line
+        except BrokenChainError as error:
+            raise UsageError(
+                f"{self.path}, line {error.line}: the privacy budget was changed or cut; restore it from a backup. "
+                "Without it the site cannot know what it has released"
+            ) from None
 
-    def _last_hash(self) -> str:
-        raw = self._raw()
-        return hashlib.sha256(raw[-1].encode()).hexdigest() if raw else ""
 
-    def _raw(self) -> list[str]:
-        return self.path.read_text().splitlines() if self.path.exists() else []
-
-    def _lines(self) -> list[dict[str, Any]]:
-        lines, before = [], ""
-        for number, text in enumerate(self._raw(), 1):
-            try:
-                line = json.loads(text)
-                intact = line["previous"] == before and set(line["release"]) == {"noise", "rate", "steps"}
-            except (json.JSONDecodeError, KeyError, TypeError):
-                intact = False
-            if not intact:
-                raise UsageError(
-                    f"{self.path}, line {number}: the privacy budget was changed or cut; restore it from a backup. "
-                    "Without it the site cannot know what it has released"
-                )
-            lines.append(line)
-            before = hashlib.sha256(text.encode()).hexdigest()
-        return lines
+def _is_release(value: Any) -> bool:
+    if not isinstance(value, dict) or set(value) != {"noise", "rate", "steps"}:
+        return False
+    noise, rate, steps = value["noise"], value["rate"], value["steps"]
+    numbers = all(type(number) in (int, float) for number in (noise, rate)) and type(steps) is int
+    return numbers and 0 <= noise < math.inf and 0 <= rate <= 1 and 0 <= steps <= 10**12
 
 
 def epsilon_of(releases: list[Release], delta: float) -> float:

@@ -6,17 +6,21 @@ from typing import Any, get_args
 
 from rich import box
 from rich.console import Group, RenderableType
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from fedchoir import methods, models
-from fedchoir.data.image.datasets import SOURCES, found
+from fedchoir.data.availability import data_sets
 from fedchoir.data.image.files import data_root
-from fedchoir.data.public import PUBLIC
+from fedchoir.data.modalities import READERS, reader
 from fedchoir.data.registry import SCENARIOS
 from fedchoir.experiments.config import Experiment, make_plan
 from fedchoir.experiments.profiles import Profile
 from fedchoir.methods.base import Method
+from fedchoir.models.check import check_model, parse_inputs
+from fedchoir.utils.devices import pick_device
+from fedchoir.utils.sizes import readable_bytes
 
 
 def listing(what: str) -> RenderableType:
@@ -41,7 +45,7 @@ def _table(title: str, *columns: str) -> Table:
 
 
 KINDS: tuple[tuple[str, Callable[[type[Method]], bool]], ...] = (
-    ("methods without labels (self-supervised)", lambda cls: cls.evaluate is not Method.evaluate),
+    ("methods without labels (self-supervised)", lambda cls: not cls.uses_labels),
     ("methods for different architectures, with a public set", lambda cls: cls.heterogeneous and cls.needs_public),
     ("methods for different architectures, without a public set", lambda cls: cls.heterogeneous),
     ("methods for one architecture", lambda cls: True),
@@ -59,23 +63,46 @@ def _methods() -> RenderableType:
 
 
 def _scenarios() -> Table:
-    table = _table("scenarios (or a folder with one sub-folder or .npz per client)", "name", "what it is", "models")
+    title = "scenarios (or a folder with one sub-folder or file per client, or FILE.py:FUNCTION)"
+    table = _table(title, "name", "what it is", "models")
     for name, known in SCENARIOS.items():
         table.add_row(name, known.title, f"[dim]{', '.join(known.models)}[/]")
     return table
 
 
 def _models() -> Table:
-    table = _table("models (NAME@WIDTH narrows one; timm:NAME takes any of timm's)", "name", "what it is")
-    for name in models.names():
-        table.add_row(name, models.describe(name))
+    title = "models (NAME@WIDTH narrows one; timm:NAME takes any of timm's; FILE.py:FACTORY your own)"
+    table = _table(title, "name", "for", "what it is")
+    for modality in READERS:
+        table.add_section()
+        for name in models.names(modality):
+            table.add_row(name, modality, models.describe(name, modality))
+    return table
+
+
+def model_table(name: str, classes: int, inputs: str, device: str) -> Table:
+    """What a model has and needs, measured."""
+    found = check_model(name, classes, parse_inputs(inputs), device=pick_device(device))
+    table = _table(f"model {escape(name)} for {found.inputs}, {classes} classes", "", "")
+    table.show_header = False
+    trained = "" if found.trained == found.parameters else f", {found.trained:,} of them trained"
+    table.add_row("parameters", f"{found.parameters:,}{trained}")
+    table.add_row("features", str(found.feature_dim))
+    table.add_row("feature map", "×".join(map(str, found.map_shape)) or "none: fbcl and Grad-CAM need one")
+    table.add_row("memory", f"{readable_bytes(found.weight_bytes)} of weights, "
+                  f"{readable_bytes(int(found.activation_bytes))} per sample in a training step")  # fmt: skip
+    table.add_row("training step", f"{found.step_seconds * 1000:.0f} ms for {found.batch} samples")
+    for note in found.notes:
+        table.add_row("note", escape(note))
     return table
 
 
 def _public() -> Table:
-    table = _table("public sets (or a folder of images, or an .npz)", "name", "what it is")
-    for name, text in PUBLIC.items():
-        table.add_row(name, text)
+    title = "public sets (or a folder of images, an .npz, a table, a file of texts, or FILE.py:FUNCTION)"
+    table = _table(title, "name", "for", "what it is")
+    for modality in READERS:
+        for name, text in reader(modality).PUBLIC.items():
+            table.add_row(name, modality, text)
     return table
 
 
@@ -108,7 +135,7 @@ def data_table(root: Path | None) -> Table:
     """Which data sets lie under the data root."""
     folder = data_root(root)
     table = _table(f"data sets under {folder}", "name", "found", "how to get it")
-    for name, source in SOURCES.items():
-        where = found(name, root)
-        table.add_row(name, f"[green]{where}[/]" if where else "[red]no[/]", "" if where else source.get)
+    for known in data_sets(root):
+        where = known.place
+        table.add_row(known.name, f"[green]{where}[/]" if where else "[red]no[/]", "" if where else known.get)
     return table

@@ -17,10 +17,12 @@ from statistics import mean
 from string import Template
 from typing import Any
 
-from fedchoir.reporting.run_data import Run, matrices_each, read_runs, run_data
-from fedchoir.reporting.run_groups import Row, delta, grouped, rows
+from fedchoir.core.metrics import METRICS
+from fedchoir.reporting.headline import SCOPES, check_metric
+from fedchoir.reporting.run_data import Run, matrices_each, metric_facts, read_runs, run_data
+from fedchoir.reporting.run_groups import Number, Row, delta, grouped, rows
 from fedchoir.reporting.store import extra
-from fedchoir.reporting.tables import METRICS, as_text, notes
+from fedchoir.reporting.tables import as_text, notes
 from fedchoir.utils.errors import UsageError
 from fedchoir.version import __version__
 
@@ -31,19 +33,22 @@ IMAGE_TYPES = {".png": "image/png", ".svg": "image/svg+xml"}
 SCRIPTS = ("dom.js", "charts.js", "sections.js")
 
 
-def write_report(paths: Sequence[Path], out: Path | None = None) -> Path:
-    """Write the report of the runs in some folders; by default ``report.html`` in the first folder."""
+def write_report(paths: Sequence[Path], out: Path | None = None, metric: str | None = None) -> Path:
+    """Write the report of the runs in some folders; by default ``report.html`` in the first folder, with the headline
+    metric of the runs."""
+    if metric is not None:
+        check_metric(metric)
     runs = read_runs(paths)
     if not runs:
         raise UsageError(f"no run in {', '.join(map(str, paths))} has an evaluated round yet")
     first = paths[0]
     target = out or (first if first.is_dir() else first.parent) / "report.html"
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(report_page(runs), encoding="utf-8")
+    target.write_text(report_page(runs, metric), encoding="utf-8")
     return target
 
 
-def report_page(runs: Sequence[Run]) -> str:
+def report_page(runs: Sequence[Run], metric: str | None = None) -> str:
     """The HTML of a report."""
     methods = list(dict.fromkeys(run.result.method for run in runs))
     scenarios = list(dict.fromkeys(Path(run.result.scenario).name for run in runs))
@@ -59,7 +64,7 @@ def report_page(runs: Sequence[Run]) -> str:
         "<footer>Made by fedchoir. This page is one file and loads nothing from the network.</footer></main>"
     )
     nav = '<nav id="nav" aria-label="sections"></nav>'
-    return html_page(title, nav, main, (*SCRIPTS, "report.js"), page_data(runs), connect="'none'")
+    return html_page(title, nav, main, (*SCRIPTS, "report.js"), page_data(runs, metric), connect="'none'")
 
 
 def _one_or_count(names: Sequence[str], plural: str) -> str:
@@ -85,33 +90,40 @@ def asset(name: str) -> str:
     return (files("fedchoir.reporting") / "assets" / name).read_text(encoding="utf-8")
 
 
-def page_data(runs: Sequence[Run]) -> dict[str, Any]:
+def page_data(runs: Sequence[Run], metric: str | None = None) -> dict[str, Any]:
     """The data of a report: the runs, and groups of table rows that refer to them by position."""
     runs = sorted(runs, key=lambda run: extra(run.result, "order") or 0)  # in the order of the sweep file
     position = {id(run.result): k for k, run in enumerate(runs)}
+    groups = grouped(rows([run.result for run in runs], metric))
+    shown = {id(result): row.metric for _, group_rows in groups for row in group_rows for result in row.results}
     matrices, room = matrices_each(runs), FIGURE_BYTES
     data = []
     for run, name in zip(runs, run_names([run.folder for run in runs]), strict=True):
         figures, room = figures_of(run.folder, room)
-        data.append({**run_data(run, name, matrices=matrices), "figures": figures})
-    groups = [
+        run_metric = shown[id(run.result)]
+        data.append({**run_data(run, name, matrices=matrices, metric=run_metric), "figures": figures})
+    made = [
         {
             "title": short_group(title),
+            "metric": metric_facts(group_rows[0].metric),
             "rows": [row_data(row, group_rows, position) for row in group_rows],
             "notes": notes(group_rows),
             "text": {style: as_text(group_rows, style) for style in ("latex", "md", "csv")},
         }
-        for title, group_rows in grouped(rows([run.result for run in runs]))
+        for title, group_rows in groups
     ]
-    return {"groups": groups, "runs": data}
+    return {"groups": made, "runs": data}
 
 
 def row_data(row: Row, group_rows: Sequence[Row], position: dict[int, int]) -> dict[str, Any]:
-    printed = {metric: row.published.printed[metric] for metric in METRICS if metric in row.published.printed}
+    printed = {scope: row.published.printed[scope] for scope in SCOPES if scope in row.published.printed}
     return {
         "label": row.label,
         "seeds": len(row.results),
-        **{metric: (number := row.number(metric)) and asdict(number) for metric in METRICS},
+        **{scope: as_json(row.number(scope)) for scope in SCOPES},
+        "worst": as_json(row.worst()),
+        "spread": as_json(row.spread()),
+        "metrics": [metric_row(row, name) for name in METRICS if row.number("intra", name)],
         "delta": delta(row, group_rows, "inter"),
         "published": {m: {"mean": n.value, "sd": n.sd, "title": f"{n.table}, {n.label}"} for m, n in printed.items()},
         "traffic": row.bytes_per_round,
@@ -119,6 +131,21 @@ def row_data(row: Row, group_rows: Sequence[Row], position: dict[int, int]) -> d
         "seconds": row.seconds,
         "runs": [position[id(result)] for result in row.results],
     }
+
+
+def metric_row(row: Row, metric: str) -> dict[str, Any]:
+    """One metric of a table row."""
+    scopes = {scope: as_json(row.number(scope, metric)) for scope in SCOPES}
+    return {
+        **metric_facts(metric),
+        **scopes,
+        "worst": as_json(row.worst(metric)),
+        "spread": as_json(row.spread(metric)),
+    }
+
+
+def as_json(number: Number | None) -> dict[str, Any] | None:
+    return None if number is None else asdict(number)
 
 
 def short_group(title: str) -> str:

@@ -4,6 +4,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from fedchoir.core.federation_spec import FederationSpec
+from fedchoir.core.metric_summary import headline
+from fedchoir.core.metrics import METRICS
 from fedchoir.core.result import Event
 from fedchoir.experiments.config import Plan
 from fedchoir.experiments.run import Observer
@@ -25,7 +27,7 @@ class LiveProgress(Observer):
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
-            TextColumn("rounds ·"),
+            TextColumn("{task.fields[unit]} ·"),
             TimeElapsedColumn(),
             TextColumn("· left"),
             TimeRemainingColumn(),
@@ -33,12 +35,20 @@ class LiveProgress(Observer):
             console=console,
             disable=console is not None and not console.is_terminal,
         )
-        self._bar = self._progress.add_task("", start=False, accuracy="", activity="")
+        self._bar = self._progress.add_task("", start=False, accuracy="", activity="", unit="")
+
+    def loading(self, done: int, total: int, name: str) -> None:
+        if not self._progress.live.is_started:
+            self._progress.start()
+            self._progress.start_task(self._bar)
+        self._progress.update(self._bar, description=f"reading {name}", total=total, completed=done, unit="samples")
 
     def began(self, plan: Plan, spec: FederationSpec, done: list[Event]) -> None:
         self._progress.start()
-        self._progress.start_task(self._bar)
-        self._progress.update(self._bar, description=plan.experiment.method, total=spec.rounds, completed=len(done))
+        self._progress.reset(self._bar)
+        self._progress.update(
+            self._bar, description=plan.experiment.method, total=spec.rounds, completed=len(done), unit="rounds"
+        )
         if done:
             self._show(done[-1])
 
@@ -54,8 +64,12 @@ class LiveProgress(Observer):
         self._progress.stop()
 
     def _show(self, event: Event) -> None:
-        if event["intra_avg"] is not None:
-            inter = "" if event["inter_avg"] is None else f" · inter {event['inter_avg']:.1f} %"
-            left_out = f" · [red]left out {len(event['left_out'])}[/]" if event["left_out"] else ""
-            epsilon = f" · ε {max(event['privacy']['epsilon'].values()):.2f}" if "privacy" in event else ""
-            self._progress.update(self._bar, accuracy=f"intra {event['intra_avg']:.1f} %{inter}{epsilon}{left_out}")
+        name, intra, inter = headline(event)
+        if intra is None:
+            return
+        metric = METRICS[name]
+        title = "" if name == "accuracy" else f"{metric.title} "
+        others = "" if inter is None else f" · inter {metric.text(inter)}"
+        left_out = f" · [red]left out {len(event['left_out'])}[/]" if event["left_out"] else ""
+        epsilon = f" · ε {max(event['privacy']['epsilon'].values()):.2f}" if "privacy" in event else ""
+        self._progress.update(self._bar, accuracy=f"{title}intra {metric.text(intra)}{others}{epsilon}{left_out}")

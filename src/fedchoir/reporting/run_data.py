@@ -11,10 +11,12 @@ from typing import Any
 import tomli_w
 from pydantic import BaseModel, ValidationError
 
+from fedchoir.core.evaluation import intra_inter
 from fedchoir.core.federation_spec import ClientInfo, FederationSpec
+from fedchoir.core.metrics import METRICS, defined_mean
 from fedchoir.core.result import Event, Result, read_events, summarise
 from fedchoir.reporting.store import STORE, events_of, extra, find_results, stored_results
-from fedchoir.utils.errors import QuorumError, UsageError
+from fedchoir.utils.errors import UsageError
 
 MATRIX_CELLS = 1_500_000
 """Accuracies that a page holds at most; beyond that it keeps the matrices of fewer rounds."""
@@ -73,7 +75,7 @@ def read_run(folder: Path) -> Run | None:
         rows = tuple(names.index(client["name"]) for client in result.clients)
         toml = (folder / "experiment.toml").read_text(errors="replace") if (folder / "experiment.toml").exists() else ""
         return Run(folder, result, tuple(events), planned, own_tests(result, task), rows, finished, toml)
-    except (ValueError, TypeError, LookupError, AttributeError, QuorumError):  # damaged files
+    except (ValueError, TypeError, LookupError, AttributeError):  # damaged files
         return None
 
 
@@ -90,6 +92,9 @@ class _Event(BaseModel):
     round: int
     accuracy: list[list[float] | None] | None = None
     own: list[float | None] | None = None
+    metrics: dict[str, list[list[float | None] | None]] = {}
+    metrics_own: dict[str, list[float | None]] = {}
+    headline: dict[str, Any] | None = None
     intra_avg: float | None = None
     inter_avg: float | None = None
     losses: dict[str, dict[str, float | None]] = {}
@@ -123,7 +128,8 @@ def unfinished(task: dict[str, Any], events: Sequence[Event]) -> Result | None:
     if not any(event.get("accuracy") for event in events) or "method" not in task:
         return None
     clients = tuple(ClientInfo(**client) for client in task["clients"])
-    spec = FederationSpec(tuple(task["classes"]), clients, task["rounds"], task["seed"])
+    metric = task.get("metric", "accuracy")
+    spec = FederationSpec(tuple(task["classes"]), clients, task["rounds"], task["seed"], metric=metric)
     known = ("method", "profile", "scenario", "public", "seed", "settings", "precision")
     facts = {key: task[key] for key in known} | {"notes": ["this run is not finished"], "device": ""}
     return summarise(spec, task["tests"], events, facts)
@@ -142,10 +148,14 @@ def own_tests(result: Result, task: dict[str, Any]) -> tuple[int | None, ...]:
     return tuple(columns)
 
 
-def run_data(run: Run, name: str, *, matrices: int) -> dict[str, Any]:
-    """Return a run as JSON values; at most ``matrices`` of its rounds keep their accuracy matrix."""
+def run_data(run: Run, name: str, *, matrices: int, metric: str | None = None) -> dict[str, Any]:
+    """Return a run as JSON values, by its headline metric or another one; at most ``matrices`` of its rounds keep their
+    matrix of scores."""
     result, events = run.result, run.events
-    kept = set(thin([i for i, event in enumerate(events) if event.get("accuracy")], matrices))
+    metric = metric or result.metric
+    scores = [scores_of(event, metric) for event in events]
+    averages = [averages_of(event, run, metric) for event in events]
+    kept = set(thin([i for i, rows in enumerate(scores) if rows], matrices))
     names = [client["name"] for client in result.clients]
     left_out = [(event["round"] + 1, out) for event in events for out in event.get("left_out", [])]
     return {
@@ -154,11 +164,13 @@ def run_data(run: Run, name: str, *, matrices: int) -> dict[str, Any]:
             "method", "profile", "scenario", "public", "seed", "clients", "tests", "settings", "notes", "versions",
             "device", "precision",
         }),
+        "metric": metric_facts(metric),
         "rounds": [event["round"] + 1 for event in events],
-        "intra": [tidy(event.get("intra_avg"), 6) for event in events],
-        "inter": [tidy(event.get("inter_avg"), 6) for event in events],
-        "accuracy": [_matrix(event["accuracy"], run) if i in kept else None for i, event in enumerate(events)],
-        "own": [[tidy(event["own"][k]) for k in run.rows] if event.get("own") else None for event in events],
+        "intra": [tidy(intra, 6) for intra, _ in averages],
+        "inter": [tidy(inter, 6) for _, inter in averages],
+        "scores": [_matrix(rows, run, metric) if i in kept else None for i, rows in enumerate(scores)],
+        "own": [[tidy(own[k]) for k in run.rows] if (own := own_scores(event, metric)) else None for event in events],
+        "intervals": intervals_of(run, metric),
         "losses": losses(names, events),
         **{key: [int(event.get(key, 0)) for event in events] for key in ("bytes_up", "bytes_down", "messages")},
         "seconds": phases(events),
@@ -167,6 +179,61 @@ def run_data(run: Run, name: str, *, matrices: int) -> dict[str, Any]:
             for number, out in left_out
         ],
     }  # fmt: skip
+
+
+Rows = Sequence[Sequence[float | None] | None]
+
+
+def scores_of(event: Event, metric: str) -> Rows | None:
+    """Return the scores of a round, clients × tests; None if it did not compute them."""
+    rows: Rows | None = event.get("accuracy") if metric == "accuracy" else event.get("metrics", {}).get(metric)
+    return rows
+
+
+def own_scores(event: Event, metric: str) -> Sequence[float | None] | None:
+    """Return the scores on the clients' own shares of the tests; None where there are none."""
+    own: Sequence[float | None] | None
+    own = event.get("own") if metric == "accuracy" else event.get("metrics_own", {}).get(metric)
+    return own
+
+
+def averages_of(event: Event, run: Run, metric: str) -> tuple[float | None, float | None]:
+    """Return the intra- and inter-domain means over the clients."""
+    if metric == "accuracy":
+        return event.get("intra_avg"), event.get("inter_avg")
+    rows = scores_of(event, metric)
+    pairs = [(rows[k], own) for k, own in zip(run.rows, run.own_tests, strict=True)] if rows else []
+    split = [intra_inter(row, own) for row, own in pairs if row]
+    return defined_mean([intra for intra, _ in split]), defined_mean([inter for _, inter in split])
+
+
+def metric_facts(metric: str) -> dict[str, Any]:
+    """Return what a page needs to show a metric."""
+    known = METRICS[metric]
+    return {"name": metric, "title": known.title, "heading": known.heading, "percent": known.percent,
+            "digits": known.digits, "larger": known.larger_is_better}  # fmt: skip
+
+
+def intervals_of(run: Run, metric: str) -> list[dict[str, Any]]:
+    """Return each client's score on its own test set in the last evaluated round, its 95 % interval, and its best round
+    by validation; empty where no intervals were computed."""
+    result = run.result
+    if metric not in result.metrics_ci:
+        return []
+    best = {each.client: each for each in result.best}
+    made = []
+    for k, (client, own) in enumerate(zip(result.clients, run.own_tests, strict=True)):
+        spans, column = result.metrics_ci[metric][k], own or 0
+        span = spans[column] if spans else None
+        kept = best.get(client["name"])
+        value = result.metrics[metric][k][column] if result.metrics[metric][k] else None
+        at_best = kept.metrics.get(metric, []) if kept else []
+        made.append({
+            "client": client["name"], "value": tidy(value, 6), "low": tidy(span[0], 6) if span else None,
+            "high": tidy(span[1], 6) if span else None, "best_round": kept.round + 1 if kept else None,
+            "at_best": tidy(at_best[column], 6) if at_best else None,
+        })  # fmt: skip
+    return made
 
 
 def losses(names: Sequence[str], events: Sequence[Event]) -> dict[str, list[list[float | None]]]:
@@ -217,8 +284,13 @@ def tidy(value: Any, digits: int = 4) -> float | None:
     return float(f"{value:.{digits}g}")
 
 
-def _matrix(accuracy: Sequence[Sequence[float] | None], run: Run) -> list[list[float | None]]:
-    """Return the accuracies of one round; a client that missed the evaluation has a row of None."""
+def _matrix(scores: Rows | None, run: Run, metric: str) -> list[list[float | None]]:
+    """Return the scores of one round; a client that missed the evaluation has a row of None."""
     missed: list[float | None] = [None] * len(run.result.tests)
-    rows = [accuracy[k] for k in run.rows]
-    return [[round(v, 2) if math.isfinite(v) else None for v in row] if row else missed for row in rows]
+    digits = METRICS[metric].digits
+    rows = [scores[k] if scores else None for k in run.rows]
+    return [[_rounded(value, digits) for value in row] if row else missed for row in rows]
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    return round(value, digits) if value is not None and math.isfinite(value) else None

@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import mean, stdev
 
+from fedchoir.core.metrics import METRICS
 from fedchoir.core.result import Event, Result
 from fedchoir.core.settings import Settings
 from fedchoir.data.registry import SCENARIOS
 from fedchoir.experiments.published import DATA, Match, match
+from fedchoir.reporting.headline import headline_of, over_clients, summary_of
 from fedchoir.reporting.store import evaluated, extra
 
 
@@ -19,17 +21,19 @@ class Number:
 
     mean: float
     sd: float | None = None
+    digits: int = 2
 
     def __str__(self) -> str:
-        return f"{self.mean:.2f}" if self.sd is None else f"{self.mean:.2f} ± {self.sd:.2f}"
+        shown = f"{self.mean:.{self.digits}f}"
+        return shown if self.sd is None else f"{shown} ± {self.sd:.{self.digits}f}"
 
 
-def over_seeds(values: Sequence[float]) -> Number:
+def over_seeds(values: Sequence[float], digits: int = 2) -> Number:
     """
     >>> over_seeds([1.0, 2.0, 3.0])
-    Number(mean=2.0, sd=1.0)
+    Number(mean=2.0, sd=1.0, digits=2)
     """
-    return Number(mean(values), stdev(values) if len(values) > 1 else None)
+    return Number(mean(values), stdev(values) if len(values) > 1 else None, digits)
 
 
 @dataclass(frozen=True)
@@ -39,25 +43,47 @@ class Row:
     label: str
     group: str
     results: tuple[Result, ...] = field(repr=False)
+    metric: str = "accuracy"
 
     @property
     def method(self) -> str:
         return self.results[0].method
 
-    def number(self, metric: str) -> Number | None:
-        """The ``intra`` or ``inter`` accuracy, averaged over clients; None where the runs have none."""
-        values = [value for r in self.results if (value := getattr(r, f"{metric}_avg")) is not None]
-        return over_seeds(values) if values else None
+    @property
+    def digits(self) -> int:
+        return METRICS[self.metric].digits
 
-    def clients(self, metric: str) -> list[Number]:
-        """The accuracy of each client; empty if the runs do not have the same clients."""
-        lists = [getattr(r, metric) for r in self.results]
-        return [over_seeds(values) for values in zip(*lists, strict=True)] if len(set(map(len, lists))) == 1 else []
+    def number(self, scope: str, metric: str | None = None) -> Number | None:
+        """The ``intra`` or ``inter`` score, averaged over clients; None where the runs have none."""
+        metric = metric or self.metric
+        if metric == "accuracy":
+            return _number([getattr(r, f"{scope}_avg") for r in self.results], 2)
+        found = [summary_of(r, metric, scope) for r in self.results]
+        return _number([summary.mean for summary in found if summary], METRICS[metric].digits)
+
+    def clients(self, scope: str) -> list[Number | None]:
+        """The score of each client; empty if the runs do not have the same clients."""
+        lists = [summary.clients if (summary := summary_of(r, self.metric, scope)) else [] for r in self.results]
+        same = len(set(map(len, lists))) == 1
+        return [_number(values, self.digits) for values in zip(*lists, strict=True)] if same else []
+
+    def worst(self, metric: str | None = None) -> Number | None:
+        """The score of the worst client of each run."""
+        return self._over_clients("worst", metric or self.metric)
+
+    def spread(self, metric: str | None = None) -> Number | None:
+        """The standard deviation over the clients of each run."""
+        return self._over_clients("spread", metric or self.metric)
+
+    def _over_clients(self, field: str, metric: str) -> Number | None:
+        found = [over_clients(r, metric) for r in self.results]
+        return _number([getattr(summary, field) for summary in found if summary], METRICS[metric].digits)
 
     @cached_property
     def published(self) -> Match:
         """The numbers that a paper prints for this setting."""
-        return match(self.results[0], extra(self.results[0], "published") or ())
+        keys = extra(self.results[0], "published") if self.metric == "accuracy" else None
+        return match(self.results[0], keys or ())
 
     @property
     def bytes_per_round(self) -> float:
@@ -69,33 +95,46 @@ class Row:
         return mean(r.seconds["total"] for r in self.results)
 
     def rounds_to(self, target: float) -> float | None:
-        """Rounds until the mean intra accuracy reached the target, over seeds; None if a run never reached it."""
-        counts = [rounds_to_target(evaluated(r), target) for r in self.results]
+        """Rounds until the mean intra score reached the target, over seeds; None if a run never reached it."""
+        counts = [rounds_to_target(evaluated(r), target, self.metric) for r in self.results]
         return None if None in counts else mean(c for c in counts if c is not None)
 
 
-def rounds_to_target(events: Iterable[Event], target: float) -> int | None:
-    """The number of rounds after which the mean intra accuracy was first at ``target`` percent or above.
+def _number(values: Sequence[float | None], digits: int) -> Number | None:
+    defined = [value for value in values if value is not None]
+    return over_seeds(defined, digits) if defined else None
 
-    Only evaluated rounds count (``evaluate_every``).
+
+def rounds_to_target(events: Iterable[Event], target: float, metric: str = "accuracy") -> int | None:
+    """The number of rounds after which the mean intra score was first at ``target`` or better.
+
+    Only evaluated rounds count (``evaluate_every``); of a metric that is not accuracy, only those of a run that has it
+    as its headline.
 
     >>> events = [{"round": 0, "intra_avg": 40.0}, {"round": 1, "intra_avg": None}, {"round": 2, "intra_avg": 55.0}]
     >>> rounds_to_target(events, 50), rounds_to_target(events, 60)
     (3, None)
     """
-    scored = (event for event in events if event["intra_avg"] is not None)
-    return next((event["round"] + 1 for event in scored if event["intra_avg"] >= target), None)
+    for event in events:
+        score = event["intra_avg"] if metric == "accuracy" else (event.get("headline") or {}).get("intra_avg")
+        if score is not None and (score == target or METRICS[metric].better(score, target)):
+            return int(event["round"]) + 1
+    return None
 
 
-def rows(results: Sequence[Result]) -> list[Row]:
-    """One row for the runs that differ only in their seed, sorted by group, solo first."""
+def rows(results: Sequence[Result], metric: str | None = None) -> list[Row]:
+    """One row for the runs that differ only in their seed, sorted by group, solo first.
+
+    ``metric`` is the headline of all rows; by default the one that the runs of a group share.
+    """
     bundles: dict[tuple[str, str], list[Result]] = {}
     for result in results:
         bundles.setdefault((group_of(result), _identity(result)), []).append(result)
     made = []
     for (group, _), runs in bundles.items():
         in_group = [others[0] for (other, _), others in bundles.items() if other == group]
-        made.append(Row(label_of(runs[0], in_group), group, tuple(runs)))
+        shown = metric or headline_of(in_group)
+        made.append(Row(label_of(runs[0], in_group), group, tuple(runs), shown))
     return sorted(made, key=lambda row: (row.group, row.method != "solo"))
 
 
@@ -107,12 +146,12 @@ def grouped(table_rows: Iterable[Row]) -> list[tuple[str, list[Row]]]:
     return list(groups.items())
 
 
-def delta(row: Row, group_rows: Iterable[Row], metric: str) -> float | None:
+def delta(row: Row, group_rows: Iterable[Row], scope: str) -> float | None:
     """The gain over ``solo``; where the group has several solo rows, over the one with the shortest label."""
     solos = [other for other in group_rows if other.method == "solo"]
     if not solos or row.method == "solo":
         return None
-    base, own = min(solos, key=lambda solo: len(solo.label)).number(metric), row.number(metric)
+    base, own = min(solos, key=lambda solo: len(solo.label)).number(scope), row.number(scope)
     return None if base is None or own is None else own.mean - base.mean
 
 
@@ -126,7 +165,9 @@ def group_of(result: Result) -> str:
     """What two runs must share to be compared: data, models and number of rounds."""
     models = [client["model"] for client in result.clients]
     shown = models[0] if len(set(models)) == 1 else ", ".join(models if len(models) <= 8 else dict.fromkeys(models))
-    facts = [result.scenario, f"{len(models)} clients ({shown})", f"{result.rounds} rounds", *_data_options(result)]
+    stops_early = result.planned if result.settings.get("early_stopping") else None
+    rounds = f"up to {stops_early} rounds" if stops_early else f"{result.rounds} rounds"
+    facts = [result.scenario, f"{len(models)} clients ({shown})", rounds, *_data_options(result)]
     return " · ".join(facts)
 
 
@@ -134,7 +175,7 @@ def _data_options(result: Result) -> list[str]:
     """Data options that differ from the scenario's defaults; ``beta`` always where labels are skewed."""
     known = SCENARIOS.get(result.scenario)
     skewed = known is not None and known.kind == "label-skew" and result.settings.get("partition") == "dirichlet"
-    usual = {name: Settings.model_fields[name].default for name in DATA} | (known.defaults if known else {})
+    usual = Settings().model_dump(mode="json", include=DATA) | (known.defaults if known else {})
     found = {name: value for name, value in result.settings.items() if name in DATA and name != "clients"}
     return [f"{k}={v}" for k, v in sorted(found.items()) if v != usual.get(k) or (skewed and k == "beta")]
 

@@ -1,14 +1,16 @@
-"""Tables of finished runs: accuracies, accuracies of each client, or cost; for the terminal, Markdown, LaTeX, CSV."""
+"""Tables of finished runs: scores, scores of each client, or cost; for the terminal, Markdown, LaTeX, CSV."""
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 from rich.table import Table
 
+from fedchoir.core.metrics import METRICS
 from fedchoir.experiments.published import Match
 from fedchoir.reporting.costs import cost_of
+from fedchoir.reporting.headline import SCOPES, heading
 from fedchoir.reporting.render import NONE, Cell, Sheet, latex, markdown, terminal
 from fedchoir.reporting.run_groups import Number, Row, delta, grouped, rows
 from fedchoir.reporting.store import find_results
@@ -17,7 +19,7 @@ from fedchoir.utils.sizes import readable_bytes
 __all__ = ["as_text", "find_results", "notes", "rows", "sheets", "terminal_tables"]
 
 View = Literal["accuracy", "clients", "cost"]
-METRICS = ("intra", "inter")
+WORST_NOTE = "worst, spread: the worst client on its own test data, and the standard deviation over the clients"
 Columns = list[tuple[str, Sequence[Cell]]]
 
 
@@ -45,51 +47,62 @@ def sheets(table_rows: Sequence[Row], view: View = "accuracy", target: float | N
         if view == "accuracy":
             made.append(accuracy_sheet(group, group_rows, target))
         elif view == "clients":
-            made += [client_sheet(group, group_rows, metric) for metric in METRICS if group_rows[0].clients(metric)]
+            made += [client_sheet(group, group_rows, scope) for scope in SCOPES if group_rows[0].clients(scope)]
         else:
             made.append(cost_sheet(group, group_rows))
     return made
 
 
 def accuracy_sheet(group: str, group_rows: Sequence[Row], target: float | None = None) -> Sheet:
-    """One line per method: intra and inter accuracy with Δ to solo and the paper's number, rounds to a target, cost."""
+    """One line per method: intra and inter scores with Δ to solo and the paper's number, or without a paper the worst
+    client and the spread over clients; rounds to a target; cost."""
     columns: Columns = [
         ("method", [Cell(row.label) for row in group_rows]),
         ("seeds", [Cell(str(len(row.results))) for row in group_rows]),
     ]
     single = not any(row.number("inter") for row in group_rows)
-    for metric in METRICS[:1] if single else METRICS:
-        columns.append((f"{'accuracy' if single else metric} %", _ranked([row.number(metric) for row in group_rows])))
+    metric = group_rows[0].metric
+    better = METRICS[metric].better
+    for scope in SCOPES[:1] if single else SCOPES:
+        name = heading(metric, "" if single else scope)
+        columns.append((name, _ranked([row.number(scope) for row in group_rows], better)))
         if any(row.method == "solo" for row in group_rows) and len(group_rows) > 1:
-            columns.append(("Δ solo", [Cell(_signed(delta(row, group_rows, metric))) for row in group_rows]))
-        if any(metric in row.published.printed for row in group_rows):
-            columns.append(("paper (ours −)", [Cell(_paper(row, metric)) for row in group_rows]))
+            columns.append(("Δ solo", [Cell(_delta(row, group_rows, scope)) for row in group_rows]))
+        if any(scope in row.published.printed for row in group_rows):
+            columns.append(("paper (ours −)", [Cell(_paper(row, scope)) for row in group_rows]))
+    remarks = notes(group_rows)
+    if any(row.worst() for row in group_rows) and not any(row.published for row in group_rows):
+        remarks = (WORST_NOTE, *remarks)
+        columns.append(("worst", _ranked([row.worst() for row in group_rows], better)))
+        columns.append(("spread", [Cell(str(row.spread() or NONE)) for row in group_rows]))
     goals = [_target(row) if target is None else target for row in group_rows]
     if any(goal is not None for goal in goals):
         columns.append(("rounds", [Cell(_rounds(row, goal)) for row, goal in zip(group_rows, goals, strict=True)]))
     columns.append(("bytes / round", [Cell(readable_bytes(row.bytes_per_round)) for row in group_rows]))
     columns.append(("seconds", [Cell(f"{row.seconds:.1f}") for row in group_rows]))
     header, cells = zip(*columns, strict=True)
-    return Sheet(group, header, tuple(zip(*cells, strict=True)), notes(group_rows))
+    return Sheet(group, header, tuple(zip(*cells, strict=True)), remarks)
 
 
-def client_sheet(group: str, group_rows: Sequence[Row], metric: str) -> Sheet:
+def client_sheet(group: str, group_rows: Sequence[Row], scope: str) -> Sheet:
     """One column per client and the average, as papers print it; the paper's own line follows ours."""
     names = [client["name"] for client in group_rows[0].results[0].clients]
-    arrow = " →" if metric == "inter" else ""
+    arrow = " →" if scope == "inter" else ""
     missing: list[Number | None] = [None] * len(names)
-    numbers = [[*(row.clients(metric) or missing), row.number(metric)] for row in group_rows]
-    columns = [_ranked(column) for column in zip(*numbers, strict=True)]
+    numbers = [[*(row.clients(scope) or missing), row.number(scope)] for row in group_rows]
+    metric = group_rows[0].metric
+    columns = [_ranked(column, METRICS[metric].better) for column in zip(*numbers, strict=True)]
     lines: list[tuple[Cell, ...]] = []
     for row, cells in zip(group_rows, zip(*columns, strict=True), strict=True):
-        lines.append((Cell(row.label), *cells, Cell(_signed(delta(row, group_rows, metric)))))
-        if (printed := row.published.printed.get(metric)) is not None:
+        lines.append((Cell(row.label), *cells, Cell(_delta(row, group_rows, scope))))
+        if (printed := row.published.printed.get(scope)) is not None:
             theirs = printed.clients if len(printed.clients) == len(names) else [None] * len(names)
-            gap = "" if row.published.other_data else f"ours {_signed(_gap(row, metric))}"
+            gap = "" if row.published.other_data else f"ours {_signed(_gap(row, scope))}"
             shown = [NONE if v is None else f"{v:.2f}" for v in (*theirs, printed.value)]
             lines.append(tuple(map(Cell, (f"  {printed.table}", *shown, gap))))
     header = ("method", *(f"{name}{arrow}" for name in names), "average", "Δ solo")
-    return Sheet(f"{group} · {metric}", header, tuple(lines), notes(group_rows))
+    what = scope if metric == "accuracy" else heading(metric, scope)
+    return Sheet(f"{group} · {what}", header, tuple(lines), notes(group_rows))
 
 
 def cost_sheet(group: str, group_rows: Sequence[Row]) -> Sheet:
@@ -119,48 +132,55 @@ def record(row: Row, group_rows: Sequence[Row], view: View = "accuracy", target:
     first = row.results[0]
     facts: dict[str, Any] = {
         "setting": row.group, "label": row.label, "method": row.method, "profile": first.profile,
-        "public": first.public, "seeds": len(row.results),
+        "public": first.public, "seeds": len(row.results), "metric": row.metric,
     }  # fmt: skip
-    for metric in METRICS:
-        own, printed = row.number(metric), row.published.printed.get(metric)
+    for scope in SCOPES:
+        own, printed = row.number(scope), row.published.printed.get(scope)
         if own is None:
             continue
-        facts |= {metric: own.mean, f"{metric}_sd": own.sd, f"{metric}_minus_solo": delta(row, group_rows, metric)}
+        facts |= {scope: own.mean, f"{scope}_sd": own.sd, f"{scope}_minus_solo": delta(row, group_rows, scope)}
         if printed is not None:
-            facts |= {f"{metric}_paper": printed.value, f"{metric}_paper_table": printed.table}
-            facts[f"{metric}_minus_paper"] = None if row.published.other_data else _gap(row, metric)
+            facts |= {f"{scope}_paper": printed.value, f"{scope}_paper_table": printed.table}
+            facts[f"{scope}_minus_paper"] = None if row.published.other_data else _gap(row, scope)
         if view == "clients":
             names = [client["name"] for client in first.clients]
-            facts |= {f"{metric}_{name}": n.mean for name, n in zip(names, row.clients(metric), strict=False)}
+            facts |= {f"{scope}_{name}": n and n.mean for name, n in zip(names, row.clients(scope), strict=False)}
+    for name, over in (("worst", row.worst()), ("spread", row.spread())):
+        if over is not None:
+            facts[name] = over.mean
     if target is not None:
         facts[f"rounds_to_{target:g}"] = row.rounds_to(target)
     return facts | cost_of(row)
 
 
-def _ranked(numbers: Sequence[Number | None]) -> list[Cell]:
-    """A column of accuracies with the place of each; a column of one row has no places."""
+def _ranked(numbers: Sequence[Number | None], better: Callable[[float, float], bool]) -> list[Cell]:
+    """A column of scores with the place of each; a column of one row has no places."""
     means = [number.mean for number in numbers if number is not None]
     return [
-        Cell(NONE) if n is None else Cell(str(n), sum(m > n.mean for m in means) if len(means) > 1 else None)
+        Cell(NONE) if n is None else Cell(str(n), sum(better(m, n.mean) for m in means) if len(means) > 1 else None)
         for n in numbers
     ]
 
 
-def _signed(value: float | None) -> str:
-    return NONE if value is None else f"{value:+.2f}"
+def _delta(row: Row, group_rows: Sequence[Row], scope: str) -> str:
+    return _signed(delta(row, group_rows, scope), row.digits)
 
 
-def _gap(row: Row, metric: str) -> float | None:
+def _signed(value: float | None, digits: int = 2) -> str:
+    return NONE if value is None else f"{value:+.{digits}f}"
+
+
+def _gap(row: Row, scope: str) -> float | None:
     """Our number minus the paper's."""
-    own, printed = row.number(metric), row.published.printed.get(metric)
+    own, printed = row.number(scope), row.published.printed.get(scope)
     return None if own is None or printed is None else own.mean - printed.value
 
 
-def _paper(row: Row, metric: str) -> str:
-    gap = _gap(row, metric)
+def _paper(row: Row, scope: str) -> str:
+    gap = _gap(row, scope)
     if gap is None:
         return NONE
-    printed = row.published.printed[metric]
+    printed = row.published.printed[scope]
     text = str(Number(printed.value, printed.sd))
     return text if row.published.other_data else f"{text} ({gap:+.2f})"
 

@@ -4,6 +4,7 @@ from itertools import islice
 from typing import Any
 
 from fedchoir.core.federation_spec import FederationSpec
+from fedchoir.core.metric_summary import headline
 from fedchoir.core.result import Event
 from fedchoir.experiments.config import Plan
 from fedchoir.experiments.run import Observer
@@ -30,6 +31,11 @@ class TensorBoard(Observer):
         for name in ("intra_avg", "inter_avg"):
             if event[name] is not None:
                 self._writer.add_scalar(f"accuracy/{name}", event[name], step)
+        if "headline" in event:
+            metric, *means = headline(event)
+            for name, value in zip(("intra_avg", "inter_avg"), means, strict=True):
+                if value is not None:
+                    self._writer.add_scalar(f"{metric}/{name}", value, step)
         for client, row in zip(self._names[:MAX_CLIENTS], event["accuracy"] or [], strict=False):
             if row:
                 self._writer.add_scalar(f"accuracy of {client}/mean over tests", sum(row) / len(row), step)

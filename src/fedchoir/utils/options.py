@@ -27,6 +27,8 @@ class Options(BaseModel):
 def one_line(error: ValidationError, model: type[BaseModel]) -> str:
     """The first thing that is wrong."""
     first = error.errors()[0]
+    if isinstance(cause := first.get("ctx", {}).get("error"), UsageError):
+        return str(cause)  # it is a complete message
     right = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
     if not first["loc"]:  # a check of several options has a complete message
         return right

@@ -31,16 +31,17 @@ def add_plugin(path: Path) -> None:
 def load_plugins() -> set[str]:
     """Import every plug-in and return the names of the modules."""
     places = [place.strip() for place in os.environ.get(VARIABLE, "").split(os.pathsep) if place.strip()]
-    modules = [_load_file(place) if place.endswith(".py") else _import(place, VARIABLE) for place in places]
+    modules = [(load_file if place.endswith(".py") else import_module)(place, VARIABLE) for place in places]
     for entry in entry_points(group=GROUP):
-        modules.append(_import(entry.value.partition(":")[0], f"entry point {entry.name}"))
+        modules.append(import_module(entry.value.partition(":")[0], f"entry point {entry.name}"))
     return {module.__name__ for module in modules}
 
 
-def _load_file(place: str) -> ModuleType:
+def load_file(place: str, source: str) -> ModuleType:
+    """Import a Python file once; ``source`` is what names it, for errors."""
     path = Path(place).expanduser().resolve()
     if not path.is_file():
-        raise UsageError(f"{VARIABLE} names {place}, which is not there")
+        raise UsageError(f"{source} names {place}, which is not there")
     # the path is part of the name: two files of the same name are two modules
     name = f"fedchoir_plugin_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if name in sys.modules:
@@ -49,15 +50,19 @@ def _load_file(place: str) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent))  # the file may import its neighbours
     try:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        raise UsageError(f"plug-in {place} cannot be loaded: {type(error).__name__}: {error}") from error
+        raise UsageError(f"{source}: {place} cannot be loaded: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.remove(str(path.parent))
     return module
 
 
-def _import(name: str, source: str) -> ModuleType:
+def import_module(name: str, source: str) -> ModuleType:
+    """Import a module; ``source`` is what names it, for errors."""
     try:
         return importlib.import_module(name)
     except Exception as error:

@@ -19,9 +19,9 @@ def seeded(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-@pytest.fixture
-def images() -> torch.Tensor:
-    return torch.randint(0, 256, (16, 3, 32, 32), generator=seeded(0), dtype=torch.uint8)
+@pytest.fixture(params=[(32, 32), (24, 40)], ids=["square", "wide"])
+def images(request: pytest.FixtureRequest) -> torch.Tensor:
+    return torch.randint(0, 256, (16, 3, *request.param), generator=seeded(0), dtype=torch.uint8)
 
 
 @pytest.fixture
@@ -74,26 +74,29 @@ def test_unknown_kind_is_a_usage_error(images):
 
 
 def test_crop_is_torchvisions_resized_crop(pixels):
-    boxes = draw_boxes(16, 32, seeded(4))
+    size = pixels.shape[-2:]
+    boxes = draw_boxes(16, *size, seeded(4))
     flipped = torch.arange(16) % 2 == 0
     ours = resized_crop(pixels, boxes, flipped)
     for i, (top, left, height, width) in enumerate(boxes.tolist()):
-        theirs = tv.resized_crop(pixels[i], top, left, height, width, [32, 32], antialias=False)
+        theirs = tv.resized_crop(pixels[i], top, left, height, width, list(size), antialias=False)
         theirs = tv.horizontal_flip(theirs) if flipped[i] else theirs
         torch.testing.assert_close(ours[i], theirs, atol=1e-4, rtol=0)
 
 
-def test_boxes_fit_and_cover_the_scales():
-    boxes = draw_boxes(5000, 32, seeded(0)).float()
+@pytest.mark.parametrize("size", [(32, 32), (24, 40)])
+def test_boxes_fit_and_cover_the_scales(size):
+    boxes = draw_boxes(5000, *size, seeded(0)).float()
     top, left, height, width = boxes.unbind(1)
     assert (boxes >= 0).all()
-    assert (top + height <= 32).all()
-    assert (left + width <= 32).all()
-    area = height * width / 32**2
+    assert (top + height <= size[0]).all()
+    assert (left + width <= size[1]).all()
+    area = height * width / (size[0] * size[1])
     assert 0.17 < float(area.min()) < 0.25
     assert float(area.max()) > 0.95
-    assert float((width / height).min()) > 0.7
-    assert float((width / height).max()) < 1.43
+    ratio = (width / height)[area < 1]  # the whole image is taken where no draw fits
+    assert float(ratio.min()) > 0.7
+    assert float(ratio.max()) < 1.43
 
 
 def test_shift_is_a_crop_after_padding(pixels):
@@ -102,7 +105,7 @@ def test_shift_is_a_crop_after_padding(pixels):
     ours = shift(pixels[:4], top, left, flipped)
     for i in range(4):
         padded = tv.pad(pixels[i], [4, 4, 4, 4])
-        theirs = tv.crop(padded, int(top[i]) + 4, int(left[i]) + 4, 32, 32)
+        theirs = tv.crop(padded, int(top[i]) + 4, int(left[i]) + 4, *pixels.shape[-2:])
         theirs = tv.horizontal_flip(theirs) if flipped[i] else theirs
         torch.testing.assert_close(ours[i], theirs)
 
@@ -124,7 +127,7 @@ def test_affine_is_torchvisions_where_nothing_comes_from_outside(pixels):
         down, right = move[:, i].tolist()
         how = {"angle": -float(degrees[i]), "translate": [right, down], "scale": float(zoom[i]), "shear": [0.0, 0.0]}
         how["interpolation"] = v2.InterpolationMode.BILINEAR
-        theirs, inside = tv.affine(pixels[i], **how), tv.affine(torch.ones(1, 32, 32), **how) > 0.99999
+        theirs, inside = tv.affine(pixels[i], **how), tv.affine(torch.ones(1, *pixels.shape[-2:]), **how) > 0.99999
         assert inside.float().mean() > 0.4
         torch.testing.assert_close(ours[i][:, inside[0]], theirs[:, inside[0]], atol=1e-4, rtol=0)
 

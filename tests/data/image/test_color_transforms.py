@@ -8,7 +8,7 @@ import torch
 
 from fedchoir.data.image import color_transforms as module
 from fedchoir.data.image.color_transforms import color_statistics, recolor, recolored, two_colors
-from fedchoir.data.image.image_set import IMAGENET_MEAN, IMAGENET_STD, denormalise, normalise
+from fedchoir.data.image.pixels import IMAGENET_MEAN, IMAGENET_STD, denormalise, normalise
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -47,7 +47,7 @@ def test_order_chunks_and_places_of_pixels_do_not_matter(images, monkeypatch):
     stats = color_statistics(images)
     torch.testing.assert_close(color_statistics(images.flip(0)), stats)
     torch.testing.assert_close(color_statistics(images.flatten(2)[:, :, torch.randperm(64)].view_as(images)), stats)
-    monkeypatch.setattr(module, "_CHUNK", 7)
+    monkeypatch.setattr(module, "float_chunk", lambda shape: 7)
     torch.testing.assert_close(color_statistics(images), stats)
 
 

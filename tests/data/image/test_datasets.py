@@ -11,6 +11,9 @@ from PIL import Image
 from scipy.io import savemat
 
 from fedchoir.data.image.datasets import SOURCES, load_domain
+from fedchoir.data.image.decoding import Decoder
+from fedchoir.data.image.loading import ImageLoader
+from fedchoir.data.image.resize import Resize
 from fedchoir.data.image.torchvision_sets import SETS
 from fedchoir.utils.errors import UsageError
 
@@ -81,7 +84,7 @@ def test_folders_without_test_part_are_split_always_alike(tmp_path, write_tree, 
     assert not domain.own_test
     assert domain.classes == ("bike", "mug", "pen")
     assert not set(domain.train.hashes()) & set(domain.test.hashes())
-    assert torch.equal(domain.test.images, load_domain(name, tmp_path).test.images)
+    assert torch.equal(domain.test.inputs, load_domain(name, tmp_path).test.inputs)
 
 
 def test_office_npz_counts_as_held_out(tmp_path, write_npz):
@@ -103,8 +106,8 @@ def test_food_lists(tmp_path, write_tree):
 
 def test_image_size(tmp_path, write_npz):
     write_npz(tmp_path / "cifar10.npz", shape=(32, 32, 3))
-    assert load_domain("cifar10", tmp_path, image_size=20).test.images.shape[-2:] == (20, 20)
-    assert load_domain("digits-lite/pen", image_size=16).test.images.shape[-2:] == (16, 16)
+    assert load_domain("cifar10", tmp_path, ImageLoader(Decoder(Resize.to(20)))).test.inputs.shape[-2:] == (20, 20)
+    assert load_domain("digits-lite/pen", None, ImageLoader(Decoder(Resize(16, 24)))).test.inputs.shape[-2:] == (16, 24)
 
 
 @pytest.mark.parametrize("name", sorted(SOURCES))
@@ -129,5 +132,5 @@ def test_unknown_set():
 def test_a_lone_image_cannot_be_split(tmp_path):
     (tmp_path / "office31" / "amazon" / "mug").mkdir(parents=True)
     Image.new("RGB", (8, 8)).save(tmp_path / "office31" / "amazon" / "mug" / "a.png")
-    with pytest.raises(UsageError, match="amazon: 1 images are too few to hold some out"):
+    with pytest.raises(UsageError, match="amazon: 1 samples are too few to hold some out"):
         load_domain("office31/amazon", tmp_path)

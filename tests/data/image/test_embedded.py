@@ -24,7 +24,7 @@ def test_sizes_classes_and_no_image_in_both_splits(lite, domain):
     train, test = lite[domain]
     assert (len(train), len(test)) == (TRAIN[domain], TEST[domain])
     for part in (train, test):
-        assert part.images.shape[1:] == (3, 32, 32)
+        assert part.inputs.shape[1:] == (3, 32, 32)
         counts = part.labels.bincount(minlength=10)
         assert len(counts) == len(CLASSES) == 10
         assert int(counts.min()) > 0.8 * len(part) / 10
@@ -44,7 +44,7 @@ def test_fonts_are_split():
 
 
 def test_domains_look_different(lite):
-    pen, print_, scene, blend = (lite[domain][0].images.float() for domain in DOMAINS)
+    pen, print_, scene, blend = (lite[domain][0].inputs.float() for domain in DOMAINS)
     for grey in (pen, print_):
         assert torch.equal(grey[:, 0], grey[:, 2])
     for colour in (scene, blend):
@@ -57,18 +57,18 @@ def test_digits_are_legible(lite):
     from sklearn.linear_model import LogisticRegression
 
     for domain in ("pen", "print"):
-        train, test = (p.images[:, 0, ::2, ::2].flatten(1).numpy() / 255 for p in lite[domain])
+        train, test = (p.inputs[:, 0, ::2, ::2].flatten(1).numpy() / 255 for p in lite[domain])
         model = LogisticRegression(max_iter=200).fit(train, lite[domain][0].labels)
         assert model.score(test, lite[domain][1].labels) > 0.85
     for domain in ("scene", "blend"):
-        spread = lite[domain][1].images.float().std(dim=(1, 2, 3))
+        spread = lite[domain][1].inputs.float().std(dim=(1, 2, 3))
         assert float((spread > 15).float().mean()) > 0.97
 
 
 def test_build_is_deterministic(lite):
     arrays = embedded.build_digits_lite()
     for domain in DOMAINS:
-        assert np.array_equal(arrays[f"{domain}_test_x"], lite[domain][1].images.numpy())
+        assert np.array_equal(arrays[f"{domain}_test_x"], lite[domain][1].inputs.numpy())
 
 
 def test_photos(monkeypatch):

@@ -13,6 +13,9 @@ from scipy.io import savemat
 from torchvision import datasets
 
 from fedchoir.data.image.datasets import SOURCES, load_domain
+from fedchoir.data.image.decoding import Decoder
+from fedchoir.data.image.loading import ImageLoader
+from fedchoir.data.image.resize import Resize
 from fedchoir.data.image.torchvision_sets import SETS, fetch
 from fedchoir.utils.errors import UsageError
 
@@ -81,8 +84,8 @@ def test_torchvision_layouts(tmp_path, monkeypatch, name):
     else:
         write_cifar(tmp_path, datasets.CIFAR10 if name == "cifar10" else datasets.CIFAR100, monkeypatch)
     domain = load_domain(name, tmp_path)
-    assert domain.train.images.shape == (20, 3, 32, 32)
-    assert domain.test.images.shape == (10, 3, 32, 32)
+    assert domain.train.inputs.shape == (20, 3, 32, 32)
+    assert domain.test.inputs.shape == (10, 3, 32, 32)
     assert len(domain.classes) == 10
     assert sorted(domain.test.labels.tolist()) == list(range(10))
     assert domain.own_test
@@ -92,9 +95,9 @@ def test_torchvision_layouts(tmp_path, monkeypatch, name):
 def test_pixels_and_labels_of_mnist_and_svhn(tmp_path, monkeypatch):
     write_mnist(tmp_path)
     write_svhn(tmp_path, monkeypatch)
-    mnist = load_domain("mnist", tmp_path, image_size=28)
+    mnist = load_domain("mnist", tmp_path, ImageLoader(Decoder(Resize.to(28))))
     stored = np.frombuffer((tmp_path / "MNIST/raw/train-images-idx3-ubyte").read_bytes()[16:], np.uint8)
-    assert np.array_equal(mnist.train.images[:, 1].numpy(), stored.reshape(20, 28, 28))
+    assert np.array_equal(mnist.train.inputs[:, 1].numpy(), stored.reshape(20, 28, 28))
     assert load_domain("svhn", tmp_path).train.labels[:10].tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 9, 0]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.helpers import numbers
+from tests.helpers import equal, numbers
 
 from fedchoir import Experiment, methods, run
 from fedchoir.core.client import Client
@@ -46,7 +46,7 @@ class Probe:
         self.calls += 1
         factor = client.round if self.read_round else 1.0
         stored = sum(t.sum() for t in client.memory.tensors() if t.dtype == torch.float32)
-        return client.logits(batch.images).square().mean() * factor + 0 * stored
+        return client.logits(batch.inputs).square().mean() * factor + 0 * stored
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def test_a_loss_that_reads_the_round_is_captured_every_round(client: Client) -> 
 
 def test_closures_are_never_captured(client: Client) -> None:
     calls = []
-    client.train(lambda k, b: calls.append(1) or k.logits(b.images).square().mean(), epochs=1)
+    client.train(lambda k, b: calls.append(1) or k.logits(b.inputs).square().mean(), epochs=1)
     assert len(calls) == 3
 
 
@@ -153,6 +153,35 @@ def test_what_cannot_be_captured_runs_eagerly(client: Client) -> None:
     client.train(probe.loss, epochs=2)
     assert probe.calls == 2 + 6
     assert any(not torch.equal(before[n], t) for n, t in client.snapshot().items())
+    for size in (8, 8, 5, 5):
+        client.trainer.forward(client, torch.randn(size, 3, 16, 16))
+    step, forward = client.trainer.notes  # each is said once
+    assert step.startswith(f"model {client.model.name}: a training step cannot be captured as a CUDA graph")
+    assert "operation not permitted when stream is capturing" in step
+    assert f"model {client.model.name}: a forward pass" in forward
+
+
+def test_a_failed_warm_up_leaves_the_weights_as_they_were(client: Client) -> None:
+    class Failing(Probe):
+        def loss(self, client: Client, batch: Batch) -> torch.Tensor:
+            if self.calls == 1:
+                raise RuntimeError("not twice")
+            return super().loss(client, batch)
+
+    client.trainer = CudaGraphTrainer(capture=run_again)
+    before, probe = client.snapshot(), Failing()
+    with pytest.raises(RuntimeError, match="not twice"):
+        client.train(probe.loss, epochs=1)
+    assert equal(before, client.snapshot())
+
+
+def test_groups_keep_their_learning_rates(small: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch) -> None:
+    models = ("resnet10@4[trunk_lr=0.1]",)
+    eager, replayed = (small("fccl+", name, rounds=2, models=models) for name in ("eager", "replayed"))
+    run(eager)
+    monkeypatch.setattr(engine, "fast_trainer", lambda device: CudaGraphTrainer(capture=run_again))
+    run(replayed)
+    assert numbers(eager) == numbers(replayed)
 
 
 def test_out_of_memory_is_raised_and_not_a_reason_to_run_eagerly(client: Client) -> None:

@@ -11,6 +11,7 @@ from tests.engines.many_clients import ManyClients
 from fedchoir import methods
 from fedchoir.core.actions import Exchange, Step
 from fedchoir.core.client import Client
+from fedchoir.core.scores import Detail, TestScore
 from fedchoir.core.training import EagerTrainer
 from fedchoir.data.image.image_set import ImageSet
 from fedchoir.engines.local.cuda_graphs import CudaGraphTrainer
@@ -25,9 +26,11 @@ def evaluated(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     evaluate = Method.evaluate
 
-    def recorded(self: Method, client: Client, tests: Iterable[ImageSet]) -> list[float]:
+    def recorded(
+        self: Method, client: Client, tests: Iterable[ImageSet], detail: Detail = "accuracy"
+    ) -> list[TestScore]:
         names.append(client.name)
-        return evaluate(self, client, tests)
+        return evaluate(self, client, tests, detail)
 
     monkeypatch.setattr(Method, "evaluate", recorded)
     return names
@@ -57,15 +60,17 @@ def test_own_models_are_evaluated_again_only_after_a_change(evaluated: list[str]
     evaluated.clear()
     (event,) = federation.run_rounds(1)
     assert evaluated == event["clients"]
-    assert event["accuracy"] == [federation.method.evaluate(c, [federation.test]) for c in federation.clients]
+    again = [federation.method.evaluate(c, [federation.test]) for c in federation.clients]
+    assert event["accuracy"] == [[score.accuracy] for (score,) in again]
 
 
 def test_a_global_model_is_evaluated_once_and_the_clients_keep_their_own(evaluated: list[str]) -> None:
     federation = ManyClients(FedAvg, 6)
     weights = {n: torch.zeros_like(t) for n, t in federation.clients[0].snapshot().items()}
     before = [client.snapshot() for client in federation.clients]
-    rows = federation.engine.evaluate(weights)
-    assert rows == [[25.0]] * 6  # all logits are zero: class 0 of 4
+    found = federation.engine.evaluate(weights, 0, "metrics")
+    assert [e.tests[0].metrics["accuracy"] for e in found] == [25.0] * 6  # all logits are zero: class 0 of 4
+    assert [e.tests[0].metrics["auroc"] for e in found] == [50.0] * 6
     assert evaluated == ["c0"]
     for client, state in zip(federation.clients, before, strict=True):
         assert all(torch.equal(t, state[n]) for n, t in client.snapshot().items())
@@ -87,4 +92,4 @@ def test_the_trainer_follows_the_device(device: str, trainer: type) -> None:
 def test_clients_of_other_processes_are_not_evaluated() -> None:
     federation = ManyClients(methods.get("solo"), 4)
     federation.engine.clients.indices = (1, 3)
-    assert len(federation.engine.evaluate(None)) == 2
+    assert len(federation.engine.evaluate(None, 0, "accuracy")) == 2

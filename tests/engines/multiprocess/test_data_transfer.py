@@ -5,13 +5,19 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import pytest
 import torch
 from tests.helpers import equal
 
 from fedchoir.core.federation_spec import ClientInfo, FederationSpec
 from fedchoir.data.image.image_set import ImageSet
 from fedchoir.data.public import PublicSet
+from fedchoir.data.samples import Samples
 from fedchoir.data.scenario import ClientData, Scenario
+from fedchoir.data.series.series_set import SeriesSet
+from fedchoir.data.text.text_set import TextSet
+from fedchoir.data.text.tokenizers import HashTokenizer, VocabularyTokenizer
+from fedchoir.data.torch_datasets.tensor_set import TensorSet
 from fedchoir.engines.messages import Envelope
 from fedchoir.engines.multiprocess.data_transfer import from_frames, pack, to_frames, unpack
 from fedchoir.payload import Payload
@@ -30,7 +36,7 @@ def images(count: int) -> ImageSet:
 
 
 def same(one: ImageSet, two: ImageSet) -> bool:
-    tensors = torch.equal(one.images, two.images) and torch.equal(one.labels, two.labels)
+    tensors = torch.equal(one.inputs, two.inputs) and torch.equal(one.labels, two.labels)
     return tensors and (one.mean, one.std) == (two.mean, two.std)
 
 
@@ -46,11 +52,28 @@ def test_a_scenario_and_a_public_set() -> None:
     assert all(same(a.train, b.train) for a, b in zip(copy.clients, scenario.clients, strict=True))
     assert same(copy.tests["d"], scenario.tests["d"])
     assert copy.own_tests == {}
-    public = PublicSet("p", images(2).images, (0.0,) * 3, (1.0,) * 3, (), "digest")  # type: ignore[arg-type]
+    public = PublicSet("p", images(2), (), "digest")
     again = transfer(public)
-    assert torch.equal(again.images, public.images)
-    assert (again.mean, again.digest) == (public.mean, "digest")
+    assert torch.equal(again.samples.inputs, public.samples.inputs)
+    assert (again.samples.transform, again.digest) == (public.samples.transform, "digest")
     assert transfer(None) is None
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        SeriesSet(torch.randn(3, 2, 5), torch.arange(3), "client"),
+        TextSet(torch.ones(3, 4, dtype=torch.int64), torch.arange(3), VocabularyTokenizer(("a", "b"))),
+        TextSet(torch.ones(3, 4, dtype=torch.int64), torch.arange(3), HashTokenizer(50)),
+        TensorSet(torch.randn(3, 7), torch.arange(3), ((2, 2), (3,))),
+    ],
+    ids=lambda samples: samples.modality,
+)
+def test_samples_of_other_kinds(samples: Samples) -> None:
+    copy = transfer(samples)
+    assert type(copy) is type(samples)
+    assert copy.digest() == samples.digest()
+    assert (copy.input_spec, copy.transform) == (samples.input_spec, samples.transform)
 
 
 def test_a_federation_spec() -> None:

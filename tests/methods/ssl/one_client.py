@@ -13,6 +13,7 @@ from fedchoir.data.image.image_set import ImageSet
 from fedchoir.data.scenario import ClientData
 from fedchoir.engines.local.client_factory import new_client
 from fedchoir.methods.self_supervised import SelfSupervised
+from fedchoir.utils.input_spec import InputSpec
 
 
 def colored_images(count: int, seed: int = 0) -> ImageSet:
@@ -31,7 +32,7 @@ def one_client(
     tiny = {"private_augment": "strong", "optimizer": "sgd", "local_lr": 0.03, "local_batch": 16, "dim": 8}
     params = cls.Params(**{**tiny, "local_epochs": 1, "hidden": 16, "knn": 3, "image_size": 16, **settings})
     clients = tuple(ClientInfo(n, model, count, 8, n) for n in "abc")
-    method = cls(params, FederationSpec(("p", "q", "r", "s"), clients, rounds=4, seed=0, image_size=16))
+    method = cls(params, FederationSpec(("p", "q", "r", "s"), clients, rounds=4, seed=0, inputs=InputSpec.image(16)))
     data = ClientData("a", colored_images(count), "a")
     client = new_client(method, 0, data, None, device=torch.device("cpu"), precision="fp32")
     client.phase = "practise"  # frozen stream name

@@ -15,6 +15,7 @@ from fedchoir.core.training import Batch
 from fedchoir.methods.ssl.objectives import Target, online_parameters
 from fedchoir.models import build
 from fedchoir.utils.errors import UsageError
+from fedchoir.utils.input_spec import InputSpec
 
 
 def views(client: Any, count: int = 6) -> Batch:
@@ -40,7 +41,7 @@ def test_byol_is_the_squared_distance_of_unit_vectors_in_both_orders() -> None:
         encoder, calibration, projector = parts["target"].network
         return unit(projector(calibration(encoder.neck(encoder.trunk(x)))))
 
-    one, two = batch.images, batch["view2"]
+    one, two = batch.inputs, batch["view2"]
     expected = ((predict(one) - target(two)) ** 2).sum(1) + ((predict(two) - target(one)) ** 2).sum(1)
     torch.testing.assert_close(loss, expected.mean())
 
@@ -79,7 +80,7 @@ def test_the_target_starts_as_the_online_network_and_follows_every_step() -> Non
 
 
 def test_the_momentum_schedule_is_lightlys() -> None:
-    model = build("mlp@4", 2, image_size=16)
+    model = build("mlp@4", 2, InputSpec.image(16))
     target = Target(model, torch.nn.Identity(), torch.nn.Identity())
     ours = []
     for _ in range(12):
@@ -91,7 +92,7 @@ def test_the_momentum_schedule_is_lightlys() -> None:
 
 def test_following_needs_no_value_on_the_host() -> None:
     """A fake tensor has no values: a captured step can follow the schedule."""
-    model = build("mlp@4", 2, image_size=16)
+    model = build("mlp@4", 2, InputSpec.image(16))
     target = Target(model, torch.nn.Identity(), torch.nn.Identity())
     online = [*model.trunk.parameters(), *model.neck.parameters()]
     mode = FakeTensorMode(allow_non_fake_inputs=True)

@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
-from tests.core.masking_engine import MaskingEngine, key_request, logits, secure_sums
+from tests.core.masking_engine import MaskingEngine, SecureSums, key_request, logits
 
-from fedchoir.payload import Payload
 from fedchoir.privacy.secure_aggregation.client import SecureAggregationClient
-from fedchoir.privacy.secure_aggregation.crypto import SecureAggregationError
 from fedchoir.privacy.secure_aggregation.peer_keys import UnverifiedPeers, VerifiedPeers
+from fedchoir.privacy.secure_aggregation.terms import SecureAggregationError
 from fedchoir.utils.errors import UsageError
 
 NAMES = ["c0", "c1", "c2"]
@@ -47,15 +46,19 @@ def test_a_signature_is_valid_for_its_content_and_its_signer(folder: Path) -> No
     signature = one.sign(b"content")
     two.check("c0", b"content", signature)
     for name, content, signed in (("c0", b"other", signature), ("c1", b"content", signature), ("c0", b"content", b"")):
-        with pytest.raises(SecureAggregationError, match=f"the key of {name} has a wrong signature"):
+        with pytest.raises(SecureAggregationError, match=f"the signature of {name} is wrong"):
             two.check(name, content, signed)
 
 
 def test_unknown_sites_and_unsuitable_keys_are_refused(folder: Path) -> None:
     peers = VerifiedPeers(folder / "c0", folder)
-    for name in ("c9", "../c0/../c9"):
-        with pytest.raises(SecureAggregationError, match=r"cannot be checked with .*c9\.pub"):
-            peers.check(name, b"content", b"")
+    with pytest.raises(SecureAggregationError, match=r"cannot be checked: .*c9\.pub"):
+        peers.check("c9", b"content", b"")
+    signature = VerifiedPeers(folder / "c1", folder).sign(b"content")
+    peers.check("c1", b"content", signature)
+    for name in ("x/c1", "./c1", "../c1", "/c1"):  # one site under two names would count twice
+        with pytest.raises(SecureAggregationError, match="is not the name of a site"):
+            peers.check(name, b"content", signature)
     write_key_pair(folder, "edwards", ed25519.Ed25519PrivateKey.generate())
     with pytest.raises(SecureAggregationError, match="not an elliptic-curve key"):
         peers.check("edwards", b"content", b"")
@@ -63,14 +66,22 @@ def test_unknown_sites_and_unsuitable_keys_are_refused(folder: Path) -> None:
         VerifiedPeers(folder / "edwards", folder).sign(b"content")
 
 
-def test_without_keys_nothing_is_checked() -> None:
-    peers = UnverifiedPeers()
-    assert peers.sign(b"content") == b""
-    peers.check("anyone", b"content", b"wrong")
+def test_without_peers_nothing_is_checked_but_a_site_with_a_key_signs(folder: Path) -> None:
+    assert UnverifiedPeers().sign(b"content") == b""
+    UnverifiedPeers().check("anyone", b"content", b"wrong")
+    VerifiedPeers(folder / "c1", folder).check("c0", b"content", UnverifiedPeers(folder / "c0").sign(b"content"))
 
 
-def test_sums_work_with_verified_peers(engine: MaskingEngine) -> None:
-    next_sum = secure_sums(engine)
+def test_sites_with_and_without_peers_work_together(engine: MaskingEngine, folder: Path) -> None:
+    engine.clients[2] = SecureAggregationClient(2, {}, UnverifiedPeers(folder / "c2"), "run")
+    mean, stats = SecureSums(engine, strict=True)()
+    assert (mean["logits"] - engine.mean()).abs().max() < 1e-5
+    assert stats.left_out == []
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_sums_work_with_verified_peers(engine: MaskingEngine, strict: bool) -> None:
+    next_sum = SecureSums(engine, strict)
     for _ in range(2):
         mean, stats = next_sum()
         assert (mean["logits"] - engine.mean()).abs().max() < 1e-5
@@ -78,27 +89,27 @@ def test_sums_work_with_verified_peers(engine: MaskingEngine) -> None:
 
 
 def test_a_server_cannot_replace_a_sites_keys_by_its_own(engine: MaskingEngine) -> None:
-    honest = key_request(engine, NAMES)
+    honest = key_request(engine)
     keys = honest["encryption_keys"]
     forged = SecureAggregationClient(1, {}, run="run").exchange_keys({"kind": "encryption_key"})["encryption_key"]
     for encryption_keys, why in (
-        ({**keys, "1": {**keys["1"], "key": forged["key"]}}, "the key of c1 has a wrong signature"),
+        ({**keys, "1": {**keys["1"], "key": forged["key"]}}, "the signature of c1 is wrong"),
         ({**keys, "2": keys["1"]}, "two keys claim to belong to one site"),
-        ({**keys, "1": {**keys["1"], "name": "c9"}}, r"c9's key cannot be checked with .*c9\.pub"),
+        ({**keys, "1": {**keys["1"], "name": "c9"}}, r"the signature of c9 cannot be checked: .*c9\.pub"),
     ):
         with pytest.raises(SecureAggregationError, match=why):
-            engine.clients[0].exchange_keys({"kind": "key_shares", "encryption_keys": encryption_keys, "threshold": 2})
+            engine.clients[0].exchange_keys({"kind": "key_shares", "encryption_keys": encryption_keys, "threshold": 3})
     other = {**honest["key_shares"], "1": {**honest["key_shares"]["1"], "mask": forged["key"]}}
-    with pytest.raises(SecureAggregationError, match="the key of c1 has a wrong signature"):
-        engine.clients[0].mask_payloads([], {**honest, "key_shares": other})
+    with pytest.raises(SecureAggregationError, match="the signature of c1 is wrong"):
+        engine.masked(0, {**honest, "key_shares": other})
 
 
 def test_keys_of_another_run_or_of_an_earlier_sum_are_refused(engine: MaskingEngine, folder: Path) -> None:
-    honest = key_request(engine, NAMES)
+    honest = key_request(engine)
     another_run = SecureAggregationClient(0, {}, VerifiedPeers(folder / "c0", folder), "another run")
-    request = {"kind": "key_shares", "encryption_keys": honest["encryption_keys"], "threshold": 2}
-    with pytest.raises(SecureAggregationError, match="has a wrong signature"):
+    request = {"kind": "key_shares", "encryption_keys": honest["encryption_keys"], "threshold": 3}
+    with pytest.raises(SecureAggregationError, match="signature of c0 is wrong"):
         another_run.exchange_keys(request)
-    engine.clients[2].mask_payloads([Payload(logits=engine.tensors[2])], honest)
+    engine.masked(2, honest)
     with pytest.raises(SecureAggregationError, match="were used before"):
-        engine.clients[2].mask_payloads([Payload(logits=engine.tensors[2])], honest)
+        engine.masked(2, honest)

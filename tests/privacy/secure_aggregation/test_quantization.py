@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedchoir.payload import Payload, PayloadError
-from fedchoir.privacy.secure_aggregation.crypto import SecureAggregationError
 from fedchoir.privacy.secure_aggregation.quantization import (
     PackedPayloads,
     empty_payloads,
@@ -19,6 +18,7 @@ from fedchoir.privacy.secure_aggregation.quantization import (
     unpack_mean,
     weight_of,
 )
+from fedchoir.privacy.secure_aggregation.terms import SecureAggregationError
 
 
 def payload(value: float) -> Payload:
@@ -96,3 +96,11 @@ def test_a_layout_gives_empty_payloads_of_the_same_shape() -> None:
 def test_a_malformed_layout_is_refused_before_memory_is_allocated(layout: Any) -> None:
     with pytest.raises(PayloadError):
         empty_payloads(layout, size=2)
+
+
+def test_a_mean_beyond_the_clip_is_refused_with_its_name() -> None:
+    row = packed(1.0)
+    words = row.words.copy()
+    words[7] += 2**30  # the scalar of the first payload
+    with pytest.raises(SecureAggregationError, match="loss: the mean has a magnitude of"):
+        unpack_mean(words, row.layout, lambda name: 1.0, 3)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedchoir.core.evaluation import accuracy
+from fedchoir.core.evaluation import evaluate
 from fedchoir.reporting.analysis.load import load_run, normalised, outputs
 from fedchoir.utils.errors import UsageError
 
@@ -14,8 +14,8 @@ from fedchoir.utils.errors import UsageError
 def test_rebuilt_clients_are_those_of_the_run(play, tmp_path: Path) -> None:
     result = play("fccl+")
     run = load_run(tmp_path / "run", device="cpu")
-    again = [[accuracy(c.logits, test) for test in run.scenario.tests.values()] for c in map(in_eval, run.clients)]
-    assert again == run.accuracy
+    again = [evaluate(c.logits, run.scenario.tests.values()) for c in map(in_eval, run.clients)]
+    assert [[score.accuracy for score in row] for row in again] == run.accuracy
     assert [client.name for client in run.clients] == [client["name"] for client in result.clients]
 
 
@@ -23,8 +23,8 @@ def test_rebuilt_clients_are_those_of_the_run(play, tmp_path: Path) -> None:
 def test_loaded_models_are_the_evaluated_ones(method, settings, play, tmp_path: Path) -> None:
     play(method, models=("simple_cnn@4",), settings=settings)
     run = load_run(tmp_path / "run", device="cpu")
-    again = [[accuracy(c.logits, test) for test in run.scenario.tests.values()] for c in map(in_eval, run.clients)]
-    assert again == run.accuracy
+    again = [evaluate(c.logits, run.scenario.tests.values()) for c in map(in_eval, run.clients)]
+    assert [[score.accuracy for score in row] for row in again] == run.accuracy
 
 
 def in_eval(client):

@@ -10,7 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedchoir.models import VisionModel, build
+from fedchoir.models import build
+from fedchoir.models.base import StagedModel
 from fedchoir.reporting.analysis.measures import (
     MinibatchCKA,
     compare_layers,
@@ -19,6 +20,7 @@ from fedchoir.reporting.analysis.measures import (
     proxy_a_distance,
     rank_correlation,
 )
+from fedchoir.utils.input_spec import InputSpec
 from fedchoir.utils.rng import seeded
 
 
@@ -118,7 +120,7 @@ def test_too_small_a_batch_is_refused() -> None:
 
 def test_layers_of_a_model_and_of_another() -> None:
     torch.manual_seed(0)
-    one, two = build("resnet10@4", 4, image_size=16), build("resnet10@4", 4, image_size=16)
+    one, two = build("resnet10@4", 4, InputSpec.image(16)), build("resnet10@4", 4, InputSpec.image(16))
     batches = [torch.randn(12, 3, 16, 16) for _ in range(2)]
     same = compare_layers(one, one, batches)
     other = compare_layers(one, two, batches)
@@ -146,7 +148,7 @@ def test_grad_cam_finds_the_quarter_that_decides() -> None:
             return maps.sum(dim=(2, 3))
 
     with seeded(0, "cam"):
-        model = VisionModel("x", Split(), Pick(), torch.nn.Identity(), map_dim=2, feature_dim=2, num_classes=2)
+        model = StagedModel("x", Split(), Pick(), torch.nn.Identity(), map_dim=2, feature_dim=2, num_classes=2)
     heat = grad_cam(model, torch.ones(2, 3, 8, 8), torch.tensor([0, 1]))
     assert heat[0, :4, :4].min() == 1
     assert heat[0, 4:].max() == 0
@@ -156,7 +158,7 @@ def test_grad_cam_finds_the_quarter_that_decides() -> None:
 
 @pytest.mark.parametrize("name", ["resnet10@4", "simple_cnn@4", "mlp", "mobilenet_v2@0.25"])
 def test_grad_cam_of_every_kind_of_model(name: str) -> None:
-    model = build(name, 4, image_size=16)
+    model = build(name, 4, InputSpec.image(16))
     heat = grad_cam(model, torch.randn(3, 3, 16, 16), torch.tensor([0, 1, 2]))
     assert heat.shape == (3, 16, 16)
     assert heat.min() >= 0

@@ -14,6 +14,7 @@ from fedchoir.models import build
 from fedchoir.reporting.analysis.load import load_run, normalised
 from fedchoir.reporting.analysis.retention import class_accuracy, exchange_cka, repeat_exchange, retention
 from fedchoir.utils.errors import UsageError
+from fedchoir.utils.input_spec import InputSpec
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def test_events_record_which_client_received_which_model(finished: Callable[...,
 
 
 def test_accuracy_of_each_class() -> None:
-    model = build("mlp", 4, image_size=16)
+    model = build("mlp", 4, InputSpec.image(16))
     torch.manual_seed(0)
     images = ImageSet(torch.randint(0, 256, (30, 3, 16, 16), dtype=torch.uint8), torch.arange(30) % 3)
     found = class_accuracy(model, images, 4)

@@ -5,17 +5,16 @@ nothing synchronises with it. Colour jitter has a fixed order: brightness, contr
 """
 
 import math
-from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fedchoir.data.image.color_transforms import WIDE_COLORS, recolor
-from fedchoir.data.image.image_set import grey
+from fedchoir.data.image.pixels import grey
 from fedchoir.utils.errors import UsageError
 
-Augmentation = Literal["none", "weak", "strong", "fccl", "affine", "recolor", "affine-recolor"]
+AUGMENTATIONS = ("weak", "strong", "fccl", "affine", "recolor", "affine-recolor")
 
 CROP_SCALE = (0.2, 1.0)
 CROP_RATIO = (3 / 4, 4 / 3)
@@ -27,12 +26,12 @@ FCCL_PADDING = 4
 FCCL_DEGREES = 15.0
 AFFINE_DEGREES = 15.0
 AFFINE_ZOOM = 1.25  # largest factor either way
-AFFINE_SHIFT = 0.1  # relative to the side
+AFFINE_SHIFT = 0.1  # relative to height and width
 RECOLOR_SHARE = 0.5
 
 
-def augment(images: Tensor, kind: Augmentation, generator: torch.Generator) -> Tensor:
-    """Augment a batch: uint8 B×3×S×S → float32 B×3×S×S in [0, 1] on the same device.
+def augment(images: Tensor, kind: str, generator: torch.Generator) -> Tensor:
+    """Augment a batch: uint8 B×3×H×W → float32 B×3×H×W in [0, 1] on the same device.
 
     ``none``: scaling to [0, 1] only. ``weak``: random resized crop and horizontal flip. ``strong``: weak, colour jitter
     and greyscale. ``fccl``: crop after padding by 4, flip and rotation within ±15° (FCCL's released code). ``affine``:
@@ -46,7 +45,7 @@ def augment(images: Tensor, kind: Augmentation, generator: torch.Generator) -> T
     pixels = images.to(torch.float32).div_(255)
     if kind == "none":
         return pixels
-    batch, side = len(images), images.shape[-1]
+    batch, height, width = len(images), *images.shape[-2:]
     if kind == "fccl":
         left, top = torch.randint(-FCCL_PADDING, FCCL_PADDING + 1, (2, batch), generator=generator)
         flipped = torch.rand(batch, generator=generator) < 0.5
@@ -55,15 +54,15 @@ def augment(images: Tensor, kind: Augmentation, generator: torch.Generator) -> T
     if kind in ("affine", "affine-recolor"):
         degrees = (torch.rand(batch, generator=generator) * 2 - 1) * AFFINE_DEGREES
         zoom = AFFINE_ZOOM ** (torch.rand(batch, generator=generator) * 2 - 1)
-        move = (torch.rand(2, batch, generator=generator) * 2 - 1) * AFFINE_SHIFT * side
+        move = (torch.rand(2, batch, generator=generator) * 2 - 1) * AFFINE_SHIFT * torch.tensor([[height], [width]])
         pixels = affine(pixels, degrees, zoom, move)
     if kind in ("recolor", "affine-recolor"):
         pixels = recolor(pixels, WIDE_COLORS.to(pixels.device, non_blocking=True), RECOLOR_SHARE, generator)
     if kind in ("affine", "recolor", "affine-recolor"):
         return pixels
     if kind not in ("weak", "strong"):
-        raise UsageError(f"augmentation: {kind!r} is not one of {', '.join(get_args(Augmentation))}")
-    boxes = draw_boxes(batch, side, generator)
+        raise UsageError(f"augmentation: {kind!r} is not one of {', '.join(('none', *AUGMENTATIONS))}")
+    boxes = draw_boxes(batch, height, width, generator)
     flipped = torch.rand(batch, generator=generator) < 0.5
     pixels = resized_crop(pixels, boxes, flipped)
     return pixels if kind == "weak" else _jitter_and_grey(pixels, generator)
@@ -74,51 +73,51 @@ def _send(device: torch.device, *parameters: Tensor) -> list[Tensor]:
     return [parameter.to(device, non_blocking=True) for parameter in parameters]
 
 
-def draw_boxes(batch: int, side: int, generator: torch.Generator) -> Tensor:
+def draw_boxes(batch: int, height: int, width: int, generator: torch.Generator) -> Tensor:
     """Boxes of random resized crops, int64 B×4: top, left, height, width.
 
     The box is the first of ten draws of area and aspect ratio that fits, else the whole image.
     """
     attempts = (CROP_ATTEMPTS, batch)
-    area = torch.empty(attempts).uniform_(*CROP_SCALE, generator=generator) * side * side
+    area = torch.empty(attempts).uniform_(*CROP_SCALE, generator=generator) * height * width
     low, high = (math.log(r) for r in CROP_RATIO)
     ratio = torch.empty(attempts).uniform_(low, high, generator=generator).exp()
     widths, heights = ((area * ratio).sqrt().round(), (area / ratio).sqrt().round())
-    fits = (widths >= 1) & (widths <= side) & (heights >= 1) & (heights <= side)
+    fits = (widths >= 1) & (widths <= width) & (heights >= 1) & (heights <= height)
     first = fits.int().argmax(dim=0, keepdim=True)
     whole = ~fits.any(dim=0)
-    width = widths.gather(0, first)[0].masked_fill(whole, side)
-    height = heights.gather(0, first)[0].masked_fill(whole, side)
+    w = widths.gather(0, first)[0].masked_fill(whole, width)
+    h = heights.gather(0, first)[0].masked_fill(whole, height)
     place = torch.rand(2, batch, generator=generator)
-    top = (place[0] * (side - height + 1)).floor()
-    left = (place[1] * (side - width + 1)).floor()
-    return torch.stack([top, left, height, width], dim=1).long()
+    top = (place[0] * (height - h + 1)).floor()
+    left = (place[1] * (width - w + 1)).floor()
+    return torch.stack([top, left, h, w], dim=1).long()
 
 
 def resized_crop(pixels: Tensor, boxes: Tensor, flipped: Tensor) -> Tensor:
-    """Crop ``boxes`` (B×4: top, left, height, width) of float B×3×S×S and resize them to S×S, bilinearly."""
-    side = pixels.shape[-1]
+    """Crop ``boxes`` (B×4: top, left, height, width) of float B×3×H×W and resize them to H×W, bilinearly."""
     boxes, flipped = _send(pixels.device, boxes, flipped)
     top, left, height, width = boxes.to(torch.float32).unbind(1)
-    rows = _samples(top, height, side)
-    columns = _samples(left, width, side)
+    rows = _samples(top, height, pixels.shape[-2])
+    columns = _samples(left, width, pixels.shape[-1])
     columns = torch.where(flipped[:, None], columns.flip(1), columns)
     return _look_up(pixels, rows[:, :, None], columns[:, None, :])
 
 
-def _samples(start: Tensor, length: Tensor, side: int) -> Tensor:
-    """The positions of S output pixels along an axis (B×S, in input pixels), inside the box."""
-    centres = (torch.arange(side, device=start.device) + 0.5) / side
+def _samples(start: Tensor, length: Tensor, count: int) -> Tensor:
+    """The positions of ``count`` output pixels along an axis (B×count, in input pixels), inside the box."""
+    centres = (torch.arange(count, device=start.device) + 0.5) / count
     inside = (centres * length[:, None] - 0.5).clamp_min(0)
     return start[:, None] + torch.minimum(inside, length[:, None] - 1)
 
 
 def shift(pixels: Tensor, top: Tensor, left: Tensor, flipped: Tensor) -> Tensor:
     """Shift images by whole pixels (B each; zeros outside), then flip them where ``flipped``."""
-    side = pixels.shape[-1]
     top, left, flipped = _send(pixels.device, top, left, flipped)
-    steps = torch.arange(side, device=pixels.device)
-    rows, columns = ((steps + start[:, None]).float() for start in (top, left))
+    rows, columns = (
+        (torch.arange(count, device=pixels.device) + start[:, None]).float()
+        for count, start in zip(pixels.shape[-2:], (top, left), strict=True)
+    )
     columns = torch.where(flipped[:, None], columns.flip(1), columns)
     return _look_up(pixels, rows[:, :, None], columns[:, None, :], mode="nearest")
 
@@ -139,17 +138,18 @@ def affine(pixels: Tensor, degrees: Tensor, zoom: Tensor, move: Tensor) -> Tenso
 def _rotation(
     pixels: Tensor, angle: Tensor, zoom: Tensor | float = 1.0, move: Tensor | tuple[float, float] = (0.0, 0.0)
 ) -> tuple[Tensor, Tensor]:
-    """The input rows and columns of every output pixel, B×S×S each."""
-    centre = (pixels.shape[-1] - 1) / 2
-    centred = torch.arange(pixels.shape[-1], device=pixels.device) - centre
-    y, x = (centred[None, :, None] - move[0]) / zoom, (centred[None, None, :] - move[1]) / zoom
-    return angle.sin() * x + angle.cos() * y + centre, angle.cos() * x - angle.sin() * y + centre
+    """The input rows and columns of every output pixel, B×H×W each."""
+    cy, cx = ((count - 1) / 2 for count in pixels.shape[-2:])
+    rows, columns = (torch.arange(count, device=pixels.device) - (count - 1) / 2 for count in pixels.shape[-2:])
+    y, x = (rows[None, :, None] - move[0]) / zoom, (columns[None, None, :] - move[1]) / zoom
+    return angle.sin() * x + angle.cos() * y + cy, angle.cos() * x - angle.sin() * y + cx
 
 
 def _look_up(pixels: Tensor, rows: Tensor, columns: Tensor, mode: str = "bilinear", outside: str = "zeros") -> Tensor:
-    """Read B×3×S×S at rows and columns in pixels (broadcast to B×S×S); zeros outside the image, or its border."""
-    side = pixels.shape[-1]
-    grid = torch.stack(torch.broadcast_tensors(columns, rows), dim=-1).add_(0.5).mul_(2 / side).sub_(1)
+    """Read B×3×H×W at rows and columns in pixels (broadcast to B×H×W); zeros outside the image, or its border."""
+    height, width = pixels.shape[-2:]
+    y, x = ((rows + 0.5) * (2 / height) - 1, (columns + 0.5) * (2 / width) - 1)
+    grid = torch.stack(torch.broadcast_tensors(x, y), dim=-1)
     return F.grid_sample(pixels, grid, mode=mode, padding_mode=outside, align_corners=False)
 
 

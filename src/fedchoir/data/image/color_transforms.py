@@ -3,20 +3,18 @@
 As in `augment`, random numbers are drawn on a CPU generator and copied to the device.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from fedchoir.data.image.image_set import denormalise, grey, normalise
-
-Recolor = Callable[[Tensor, torch.Generator], Tensor]
-"""A random change of pixels, B×3×S×S in [0, 1], that draws from the given generator."""
+from fedchoir.data.image.pixels import denormalise, grey, normalise
+from fedchoir.data.image.resize import float_chunk
+from fedchoir.data.samples import Recolor
 
 WIDE_COLORS = torch.cat([torch.full((3, 1), 0.5), 0.25 * torch.eye(3), 0.25 * torch.eye(3)], dim=1).unsqueeze(0)
 """Statistics that give every colour on every background, 1×3×7; they come from no data set."""
 
-_CHUNK = 2048  # images converted to float at a time
 _RIDGE = 1e-6  # added to covariances, which are singular for grey images
 _FLAT = 1e-6  # smallest variance of luma by which an image is standardised
 
@@ -32,14 +30,16 @@ def color_statistics(images: Tensor) -> Tensor:
     triangular with a positive diagonal.
 
     Args:
-        images: uint8, N×3×S×S.
+        images: uint8, N×3×H×W.
 
     >>> grey_and_white = torch.tensor([102, 255], dtype=torch.uint8).view(2, 1, 1, 1).expand(2, 3, 4, 4)
     >>> colors = color_statistics(grey_and_white)  # two plain images: colours differ between them, not within
     >>> [round(v, 2) for v in (colors[0, 0].item(), colors[0, 1].item(), colors[0, 4].item())]
     [0.7, 0.3, 0.0]
     """
-    chunks = [_moments(chunk.to(torch.float32).div(255)) for chunk in images.split(_CHUNK)]
+    size = float_chunk(images.shape[1:])
+    pieces = (images[start : start + size] for start in range(0, len(images), size))
+    chunks = [_moments(piece.to(torch.float32).div(255)) for piece in pieces]
     means, within = (torch.cat(column) for column in zip(*chunks, strict=True))
     centred = means - means.mean(dim=0)
     between = torch.einsum("na,nb->ab", centred, centred) / len(images)
@@ -61,7 +61,7 @@ def recolor(pixels: Tensor, colors: Tensor, share: float, generator: torch.Gener
     """Recolor a random ``share`` of a batch, each image with statistics drawn from ``colors``.
 
     Args:
-        pixels: float32 in [0, 1], B×3×S×S.
+        pixels: float32 in [0, 1], B×3×H×W.
         colors: color statistics, N×3×7.
         share: probability that an image is recolored.
 
@@ -86,7 +86,7 @@ def two_colors(pixels: Tensor, mean: Tensor, contrast: Tensor) -> Tensor:
         x′ = clamp(mean + contrast · z, 0, 1),   z = luma of x with mean 0 and variance 1 over the image
 
     Args:
-        pixels: B×3×S×S.
+        pixels: B×3×H×W.
         mean: the new mean colour, B×3×1.
         contrast: the change of colour per standard deviation of luma, B×3×1; negative values invert the image.
 

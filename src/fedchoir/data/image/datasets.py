@@ -1,6 +1,6 @@
 """Image data sets by name, found under the data root as `.npz`, in torchvision's layout, or as folders of images."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -8,34 +8,18 @@ import torch
 from scipy.io import loadmat
 from scipy.io.matlab import MatReadError
 
+from fedchoir.data.domain import Domain, Raw, domain_from
 from fedchoir.data.image import embedded, files
-from fedchoir.data.image.files import Progress, Raw, data_root, find_folder, find_npz
-from fedchoir.data.image.image_set import ImageSet, as_images
+from fedchoir.data.image.decoding import Decoder
+from fedchoir.data.image.files import data_root, find_folder, find_npz
+from fedchoir.data.image.image_set import ImageSet
+from fedchoir.data.image.loading import ImageLoader
+from fedchoir.data.image.pixels import as_images
+from fedchoir.data.image.resize import Resize
 from fedchoir.data.image.torchvision_sets import SETS, fetch, read_torchvision
-from fedchoir.data.splits import held_out
 from fedchoir.utils.errors import UsageError
-from fedchoir.utils.rng import generator
 
-__all__ = ["SOURCES", "Domain", "Source", "domain_from", "fetch", "load_domain"]
-
-SPLIT_SEED = 0  # held-out splits do not depend on a run's seed, so that runs are comparable
-
-
-@dataclass(frozen=True)
-class Domain:
-    """Training and test images of one domain; labels are positions in ``classes``.
-
-    Attributes:
-        own_test: the data set has its own test split; otherwise it was held out here.
-        notes: facts that qualify a result.
-    """
-
-    name: str
-    train: ImageSet
-    test: ImageSet
-    classes: tuple[str, ...]
-    own_test: bool = True
-    notes: tuple[str, ...] = ()
+__all__ = ["SOURCES", "Source", "fetch", "load_domain"]
 
 
 @dataclass(frozen=True)
@@ -106,60 +90,49 @@ SOURCES: dict[str, Source] = {
 }
 
 
-def load_domain(
-    name: str, root: Path | None = None, *, image_size: int = 32, progress: Progress | None = None
-) -> Domain:
+def load_domain(name: str, root: Path | None = None, loader: ImageLoader | None = None) -> Domain:
     """A data set by the name that `SOURCES` has for it, or ``digits-lite/<domain>``.
 
     ``root`` is the data root: if None, $FEDCHOIR_DATA, else ~/.cache/fedchoir. Tried in order: ``<name>.npz``,
     torchvision's layout, folders of images. A data set without a test split is split 80/20, independent of the run.
+    Images are 32×32 without a ``loader``.
     """
+    loader = loader or ImageLoader(Decoder(Resize.to(32)))
     short = name.rpartition("/")[2]
     if name.startswith("digits-lite/") and short in embedded.DOMAINS:
-        train, test = (resized(split, image_size) for split in embedded.digits_lite()[short])
+        train, test = (resized(split, loader.decoder.resize) for split in embedded.digits_lite()[short])
         return Domain(short, train, test, embedded.CLASSES)
     if name not in SOURCES:
         raise UsageError(f"data set: {name!r} is not one of {', '.join(SOURCES)}")
     folder, source = data_root(root), SOURCES[name]
-    raw, notes = _read(name, source, folder, image_size, progress)
+    raw, notes = _read(name, source, folder, loader)
     if source.train_size is not None and len(raw.train) != source.train_size:
         notes += (f"{short}: {len(raw.train)} training images found, {source.train_size} in the complete data set",)
     domain = domain_from(raw, short, notes)
-    return domain if source.own_test else Domain(short, domain.train, domain.test, domain.classes, False, notes)
+    return domain if source.own_test else replace(domain, own_test=False)
 
 
-def domain_from(raw: Raw, name: str, notes: tuple[str, ...] = ()) -> Domain:
-    """A domain with its own test split, or with 20 % of every class held out."""
-    if raw.test is not None:
-        return Domain(name, raw.train, raw.test, raw.classes, True, notes)
-    train, test = held_out(raw.train, generator(SPLIT_SEED, "held-out", name))
-    if not len(test):
-        raise UsageError(f"{name}: {len(raw.train)} images are too few to hold some out for testing; add a test split")
-    return Domain(name, train, test, raw.classes, False, notes)
-
-
-def resized(images: ImageSet, size: int) -> ImageSet:
+def resized(images: ImageSet, resize: Resize) -> ImageSet:
     """The images at another size."""
-    if images.images.shape[-1] == size:
-        return images
-    return ImageSet(as_images(images.images.numpy(), size), images.labels, images.mean, images.std)
+    return replace(images, inputs=resize.tensor(images.inputs))
 
 
-def _read(name: str, source: Source, root: Path, size: int, progress: Progress | None) -> tuple[Raw, tuple[str, ...]]:
+def _read(name: str, source: Source, root: Path, loader: ImageLoader) -> tuple[Raw, tuple[str, ...]]:
     """Read the data set from the first place that has it."""
+    resize = loader.decoder.resize
     for stem in source.stems:
         path = find_npz(root, stem)
         if path is not None:
             recreated = f"syn: read from {path.name}, not from the original synthetic digits; it may be a re-creation"
-            return files.read_npz(path, size), (recreated,) if name == "syn" else ()
-    raw = read_torchvision(name, root, size)
+            return files.read_npz(path, resize), (recreated,) if name == "syn" else ()
+    raw = read_torchvision(name, root, resize)
     if raw is None and name == "syn":
-        raw = _synthetic_mat(root, size)
+        raw = _synthetic_mat(root, resize)
     for relative in source.folders:
         folder = find_folder(root, relative) if raw is None else None
         if folder is not None:
-            raw = _food_lists(folder, size, progress) if name == "vireofood172" else None
-            raw = raw or files.read_folder(folder, size, progress)
+            raw = _food_lists(folder, loader) if name == "vireofood172" else None
+            raw = raw or files.read_folder(folder, loader)
     if raw is None:
         raise UsageError(_missing(name, source, root))
     return raw, ()
@@ -182,7 +155,7 @@ def _missing(name: str, source: Source, root: Path) -> str:
     return f"{name}: no {looked} in the data root {root} (--data-root or FEDCHOIR_DATA); get it: {source.get}"
 
 
-def _synthetic_mat(root: Path, size: int) -> Raw | None:
+def _synthetic_mat(root: Path, resize: Resize) -> Raw | None:
     """The synthetic digits as first published: two MATLAB files, X of H×W×3×N and y of N."""
     files = [root / f"synth_{split}_32x32.mat" for split in ("train", "test")]
     if not all(file.is_file() for file in files):
@@ -192,13 +165,13 @@ def _synthetic_mat(root: Path, size: int) -> Raw | None:
         try:
             content = loadmat(file)
             labels = torch.from_numpy(content["y"].reshape(-1).astype(np.int64) % 10)
-            sets.append(ImageSet(as_images(content["X"].transpose(3, 0, 1, 2), size), labels))
+            sets.append(ImageSet(as_images(content["X"].transpose(3, 0, 1, 2), resize), labels))
         except (OSError, ValueError, KeyError, TypeError, NotImplementedError, MatReadError) as error:
             raise UsageError(f"{file}: not a readable MATLAB file with X and y") from error
     return Raw(sets[0], sets[1], tuple(str(digit) for digit in range(10)))
 
 
-def _food_lists(folder: Path, size: int, progress: Progress | None) -> Raw | None:
+def _food_lists(folder: Path, loader: ImageLoader) -> Raw | None:
     """VireoFood-172 as published: images under ``ready_chinese_food/``, splits listed in TR.txt and TE.txt."""
     lists = find_folder(folder, "SplitAndIngreLabel")
     images = find_folder(folder, "ready_chinese_food")
@@ -210,4 +183,4 @@ def _food_lists(folder: Path, size: int, progress: Progress | None) -> Raw | Non
             raise UsageError(f"{file}: no such file; VireoFood-172 lists its splits there")
         rows = [line.strip().lstrip("/") for line in file.read_text().splitlines() if line.strip()]
         splits.append(([images / row for row in rows], [row.split("/")[0] for row in rows]))
-    return files.read_lists(splits, size, "vireofood172", progress)
+    return files.read_lists(splits, folder, loader)

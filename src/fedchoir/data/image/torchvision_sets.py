@@ -9,8 +9,11 @@ import numpy as np
 import torch
 from torchvision import datasets
 
-from fedchoir.data.image.files import Raw, data_root, plain
-from fedchoir.data.image.image_set import ImageSet, as_images
+from fedchoir.data.domain import Raw
+from fedchoir.data.image.files import data_root, plain
+from fedchoir.data.image.image_set import ImageSet
+from fedchoir.data.image.pixels import as_images
+from fedchoir.data.image.resize import Resize
 from fedchoir.utils.errors import UsageError
 
 SETS: dict[str, tuple[Callable[..., Any], str]] = {  # torchvision's class, and a file that shows that it is there
@@ -46,7 +49,7 @@ def fetch(name: str, root: Path | None = None) -> Path:
     return folder
 
 
-def read_torchvision(name: str, root: Path, size: int) -> Raw | None:
+def read_torchvision(name: str, root: Path, resize: Resize) -> Raw | None:
     """One of the six data sets from ``root``; None if it is missing."""
     if name not in SETS or not (file := root / SETS[name][1]).exists():
         return None
@@ -55,13 +58,13 @@ def read_torchvision(name: str, root: Path, size: int) -> Raw | None:
     except (OSError, RuntimeError, ValueError, IndexError, EOFError) as error:
         reason = " ".join(str(error).split())
         raise UsageError(f"{file}: damaged or incomplete {name} ({reason})") from error
-    train, test = (_image_set(split, size) for split in splits)
+    train, test = (_image_set(split, resize) for split in splits)
     return Raw(train, test, _class_names(name, splits[0]))
 
 
-def _image_set(split: Any, size: int) -> ImageSet:
+def _image_set(split: Any, resize: Resize) -> ImageSet:
     labels = np.asarray(split.labels if hasattr(split, "labels") else split.targets, dtype=np.int64)
-    return ImageSet(as_images(np.asarray(split.data), size), torch.from_numpy(labels))
+    return ImageSet(as_images(np.asarray(split.data), resize), torch.from_numpy(labels))
 
 
 def _class_names(name: str, split: Any) -> tuple[str, ...]:

@@ -10,12 +10,13 @@ from torch import nn
 
 from fedchoir.core.activation_checkpointing import limit_activations
 from fedchoir.core.batches import PublicView
+from fedchoir.core.class_weights import balanced_weights
 from fedchoir.core.client import Client
 from fedchoir.core.private_training import PrivateTrainer
 from fedchoir.core.robust import flipped_labels
 from fedchoir.data.scenario import ClientData
 from fedchoir.methods.base import Method
-from fedchoir.models import VisionModel, build
+from fedchoir.models import Model, build, laid_out
 from fedchoir.privacy.dp import without_batchnorm
 from fedchoir.utils.rng import seeded
 
@@ -24,7 +25,7 @@ from fedchoir.utils.rng import seeded
 class ClientModules:
     """A client's model and the auxiliary modules that its method adds."""
 
-    model: VisionModel
+    model: Model
     auxiliary: dict[str, nn.Module]
 
     @torch.no_grad()
@@ -37,13 +38,18 @@ class ClientModules:
                 own.copy_(new)
 
 
-def new_modules(method: Method, index: int) -> ClientModules:
-    """A client's modules, initialized from the seed and its index, or from the seed alone under one architecture."""
+def new_modules(method: Method, index: int, name: str | None = None) -> ClientModules:
+    """A client's modules, initialized from the seed and its index, or from the seed alone under one architecture.
+
+    ``name``: of the model, where its site knows more of it than the others (weights, a frozen trunk).
+    """
     spec = method.spec
     with seeded(spec.seed, "model", "shared" if spec.homogeneous else index):
-        model = build(spec.clients[index].model, len(spec.classes), image_size=spec.image_size)
+        model = build(name or spec.clients[index].model, len(spec.classes), spec.inputs)
         if method.params.dp_noise:
             without_batchnorm(model)
+            if model.head_only:
+                model.train_head_only()  # the new layers are frozen, too
         return ClientModules(model, method.extra_modules(model))
 
 
@@ -56,11 +62,12 @@ def new_client(
     device: torch.device,
     precision: str,
     modules: ClientModules | None = None,
+    model: str | None = None,
 ) -> Client:
-    """A client in its initial state, or with the modules given."""
+    """A client in its initial state, or with the modules given; ``model`` as in `new_modules`."""
     spec, params, train = method.spec, method.params, data.train
     if modules is None:
-        modules = new_modules(method, index)
+        modules = new_modules(method, index, model)
         limit_activation_memory(modules, method, data, len(train), public=public is not None, device=device)
     hostile = params.attack != "none" and index >= len(spec.clients) - params.attackers
     if hostile and params.attack == "label_flip":
@@ -70,6 +77,8 @@ def new_client(
         modules=modules.auxiliary, device=device, precision=precision,
     )  # fmt: skip
     client.hostile = hostile
+    if params.class_weights == "balanced":
+        client.class_weights = balanced_weights(client.class_counts())
     if params.dp_noise:
         client.trainer = PrivateTrainer(client)
     return client
@@ -82,5 +91,4 @@ def limit_activation_memory(
     params = method.params
     if device.type == "cpu" and params.activation_budget_gb:
         largest = max(params.public_batch if public else 0, min(params.local_batch, samples))
-        modules.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        limit_activations(modules.model, data.train.images.shape[-1], largest, params.activation_budget_gb * 1e9)
+        limit_activations(laid_out(modules.model), method.spec.inputs, largest, params.activation_budget_gb * 1e9)

@@ -22,7 +22,7 @@ from fedchoir.data.scenario import ClientData
 from fedchoir.engines.local.client_factory import ClientModules, limit_activation_memory, new_client, new_modules
 from fedchoir.engines.local.state_cache import StateCache, state_name
 from fedchoir.methods.base import Method
-from fedchoir.models import VisionModel
+from fedchoir.models import Model
 
 MAX_ACTIVE = 32  # clients on a CPU; activating another one costs a copy of its model
 MAX_SPARE = 2  # unused models per architecture
@@ -49,6 +49,7 @@ class ClientPool:
         """``indices``: the clients of this process, where others have the rest."""
         self.indices = tuple(range(len(data)) if indices is None else indices)
         self.server_has_global_model = False  # set where the server is another process
+        self.notes: dict[str, None] = {}  # of the models, for the result
         self._method, self._data, self._public, self._trainer = method, data, public, trainer
         self._device, self._precision, self._fused = device, precision, fused
         self._budget = budget
@@ -89,7 +90,7 @@ class ClientPool:
         return client
 
     @property
-    def template(self) -> VisionModel:
+    def template(self) -> Model:
         """A model of the shared architecture, or of the first client's."""
         return self._template(self.indices[0]).model
 
@@ -104,7 +105,8 @@ class ClientPool:
         )  # fmt: skip
         if not self._method.params.dp_noise:  # private training has its own trainer
             client.trainer = self._trainer
-        if self._fused:
+        self.notes |= dict.fromkeys(client.model.notes)
+        if self._fused and client.model.memory_format is torch.channels_last:  # fused layers give this layout
             from fedchoir.engines.local.fused.layers import use_fused_layers  # needs Triton
 
             use_fused_layers(client.model)

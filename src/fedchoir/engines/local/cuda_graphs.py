@@ -2,7 +2,8 @@
 
 A replay costs one launch instead of a thousand, and nothing is read back from the device. A captured step may depend
 only on the batch, the client's own tensors and the settings. A loss that reads the number of the round is captured
-again every round. What cannot be captured (a QR or SVD in the loss) runs eagerly; the numbers are the same.
+again every round. What cannot be captured (a QR or SVD in the loss, a model that reads values back) runs eagerly, with
+the same numbers and a note.
 """
 
 from collections.abc import Callable, Hashable, Iterable
@@ -70,12 +71,12 @@ class _CapturedStep:
 class _CapturedForward:
     """A captured forward pass. The next replay overwrites its outputs."""
 
-    images: Tensor
+    inputs: Tensor
     outputs: tuple[Tensor, ...]
     replay: Run
 
-    def __call__(self, images: Tensor) -> tuple[Tensor, ...]:
-        self.images.copy_(images, non_blocking=True)
+    def __call__(self, inputs: Tensor) -> tuple[Tensor, ...]:
+        self.inputs.copy_(inputs, non_blocking=True)
         self.replay()
         return tuple(t.clone() for t in self.outputs)
 
@@ -84,32 +85,34 @@ class ForwardGraphs:
     """Forward passes by kind. The first pass of a kind runs eagerly and the second is captured: most occur once or
     often."""
 
-    def __init__(self, capture: Capture) -> None:
-        self._capture = capture
+    def __init__(self, capture: Capture, impossible: Callable[[Key, RuntimeError], None]) -> None:
+        """``impossible`` is called with what cannot be captured, and why."""
+        self._capture, self._report = capture, impossible
         self._seen: set[Key] = set()
         self.captured: dict[Key, _CapturedForward] = {}
         self.impossible: set[Key] = set()
 
-    def __call__(self, kind: Key, forward: Forward, images: Tensor) -> tuple[Tensor, ...]:
+    def __call__(self, kind: Key, forward: Forward, inputs: Tensor) -> tuple[Tensor, ...]:
         if kind in self._seen and kind not in self.captured and kind not in self.impossible:
             try:
-                self.captured[kind] = self._captured(forward, images)
+                self.captured[kind] = self._captured(forward, inputs)
             except torch.OutOfMemoryError:
                 raise
-            except RuntimeError:
+            except RuntimeError as error:
                 self.impossible.add(kind)
+                self._report(kind, error)
         self._seen.add(kind)
         captured = self.captured.get(kind)
-        return captured(images) if captured else forward(images)
+        return captured(inputs) if captured else forward(inputs)
 
     def release(self, client: int) -> None:
         self._seen = {key for key in self._seen if key[0] != client}
         self.captured = _of_others(self.captured, client)
         self.impossible = {key for key in self.impossible if key[0] != client}
 
-    def _captured(self, forward: Forward, images: Tensor) -> _CapturedForward:
-        static = images.clone(memory_format=torch.preserve_format)
-        with _rng_unchanged(images.device):
+    def _captured(self, forward: Forward, inputs: Tensor) -> _CapturedForward:
+        static = inputs.clone(memory_format=torch.preserve_format)
+        with _rng_unchanged(inputs.device):
             outputs = tuple(torch.empty_like(t) for t in forward(static))  # also warms up
 
         def run() -> None:
@@ -128,9 +131,12 @@ class CudaGraphTrainer:
     _steps: dict[Key, _CapturedStep] = field(default_factory=dict)
     _optimizers: dict[Key, Optimizer] = field(default_factory=dict)
     _impossible: set[Key] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._forwards = ForwardGraphs(self.capture)
+        self._forwards = ForwardGraphs(
+            self.capture, lambda kind, error: self._note(f"model {kind[1]}: a forward pass", error)
+        )
 
     def optimizer(
         self, client: Client, name: str, algorithm: str, *, lr: float, weight_decay: float, momentum: float
@@ -140,12 +146,13 @@ class CudaGraphTrainer:
             on_gpu = client.device.type == "cuda"
             rate = torch.tensor(lr, device=client.device, dtype=torch.float32 if on_gpu else torch.float64)
             self._optimizers[key] = new_optimizer(
-                algorithm, client.parameters(), lr=rate, weight_decay=weight_decay, momentum=momentum, capturable=on_gpu
-            )
+                algorithm, client.parameter_groups(), lr=rate, weight_decay=weight_decay, momentum=momentum,
+                capturable=on_gpu,
+            )  # fmt: skip
         optimizer = self._optimizers[key]
         optimizer._optimizer_step_post_hooks.clear()  # captured steps include them
         for group in optimizer.param_groups:
-            group["lr"].fill_(lr)
+            group["lr"].fill_(lr * group["lr_factor"])
         for tensor in _optimizer_tensors(optimizer):
             tensor.zero_()
         return optimizer
@@ -160,17 +167,17 @@ class CudaGraphTrainer:
             count += 1
         return total / max(count, 1)
 
-    def forward(self, client: Client, images: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, client: Client, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """A captured pass uses the current weights: their addresses do not change while a client is active."""
-        kind = (client.index, client.model, _layer_modes(client), tuple(images.shape), images.dtype)
-        h, z = self._forwards(kind, client.features_and_logits, images)
+        kind = (client.index, client.model.name, client.model, _layer_modes(client), tuple(inputs.shape), inputs.dtype)
+        h, z = self._forwards(kind, client.features_and_logits, inputs)
         return h, z
 
     def accelerated(self, function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        graphs = ForwardGraphs(self.capture)
+        graphs = ForwardGraphs(self.capture, lambda kind, error: self._note("a teacher's forward pass", error))
 
-        def forward(images: Tensor) -> Tensor:
-            return graphs((tuple(images.shape), images.dtype), lambda static: (function(static),), images)[0]
+        def forward(inputs: Tensor) -> Tensor:
+            return graphs((tuple(inputs.shape), inputs.dtype), lambda static: (function(static),), inputs)[0]
 
         return forward
 
@@ -196,15 +203,22 @@ class CudaGraphTrainer:
             step = self._captured(client, optimizer, loss, batch)
         except torch.OutOfMemoryError:
             raise
-        except RuntimeError:
+        except RuntimeError as error:
             self._impossible.add(kind)
+            self._note(f"model {client.model.name}: a training step", error)
             return None
         step.addresses, step.round = addresses, client.round if client.round_was_read else None
         self._steps[kind] = step
         return step
 
+    def _note(self, what: str, error: RuntimeError) -> None:
+        """Say once that something runs without a CUDA graph."""
+        start = f"{what} cannot be captured as a CUDA graph and runs step by step, with the same numbers"
+        if not any(note.startswith(start) for note in self.notes):
+            self.notes.append(f"{start} ({(str(error).splitlines() or ['no reason given'])[0]})")
+
     def _captured(self, client: Client, optimizer: Optimizer, loss: Loss, batch: Batch) -> _CapturedStep:
-        static = Batch(batch.images.clone(), batch.labels.clone(), {k: t.clone() for k, t in batch.targets.items()})
+        static = Batch(batch.inputs.clone(), batch.labels.clone(), {k: t.clone() for k, t in batch.targets.items()})
         value = torch.zeros((), device=client.device)
 
         def run() -> None:
@@ -217,10 +231,12 @@ class CudaGraphTrainer:
 
         changing = [*client.model.state_dict().values(), *client.modules.state_dict().values()]
         before = [(t, t.detach().clone()) for t in [*changing, *_optimizer_tensors(optimizer)]]
-        with _rng_unchanged(client.device):
-            for _ in range(WARM_UPS):
-                run()
-        _undo(before, optimizer)
+        try:
+            with _rng_unchanged(client.device):
+                for _ in range(WARM_UPS):
+                    run()
+        finally:
+            _undo(before, optimizer)
         return _CapturedStep(static, value, self.capture(run))
 
 
@@ -240,7 +256,7 @@ def _layer_modes(client: Client) -> Key:
 
 
 def _tensors(batch: Batch) -> list[Tensor]:
-    return [batch.images, batch.labels, *(batch.targets[name] for name in sorted(batch.targets))]
+    return [batch.inputs, batch.labels, *(batch.targets[name] for name in sorted(batch.targets))]
 
 
 def _optimizer_tensors(optimizer: Optimizer) -> list[Tensor]:

@@ -12,19 +12,22 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fedchoir.core.actions import Action, perform
+from fedchoir.core.actions import Action, Exchange, perform
 from fedchoir.core.batches import PublicView
-from fedchoir.core.client import Client
+from fedchoir.core.eligibility import mean_weights
 from fedchoir.core.exchange import Reply
 from fedchoir.core.interfaces import ReadState
+from fedchoir.core.scores import Detail, Evaluation, TestScore, Validation
 from fedchoir.core.training import EagerTrainer, Trainer
-from fedchoir.data.image.image_set import ImageSet
+from fedchoir.core.validation import enough, evaluate_client
 from fedchoir.data.public import PublicSet
+from fedchoir.data.samples import Samples
 from fedchoir.data.scenario import Scenario
 from fedchoir.engines.local.client_pool import ClientPool
 from fedchoir.engines.local.cuda_graphs import CudaGraphTrainer
 from fedchoir.methods.base import Method
 from fedchoir.payload import Payload
+from fedchoir.privacy.secure_aggregation.terms import SumTerms
 
 if TYPE_CHECKING:
     from fedchoir.privacy.secure_aggregation.client import SecureAggregationClient
@@ -59,16 +62,24 @@ class LocalEngine:
         self.device = device
         self.seconds = {"public": 0.0, "local": 0.0, "evaluate": 0.0}
         self._progress = progress
-        self._rows: dict[int, list[float]] = {}  # accuracies of clients that have not changed since
+        self._evaluations: dict[int, Evaluation] = {}  # of clients that have not changed since
         self._tests = [test.to(device) for test in scenario.tests.values()]
         self._own_tests = [scenario.own_tests[data.name].to(device) for data in scenario.clients if scenario.own_tests]
+        self._validation = [data.validation and data.validation.to(device) for data in scenario.clients]
+        self._one_for_all = evaluates_once(method, scenario)
         seed, augment = method.spec.seed, method.params.public_augment
         view = None if public is None else PublicView(public, seed=seed, kind=augment, device=device)
+        self._trainer = trainer or fast_trainer(device)
         self.clients = ClientPool(
-            method, scenario.clients, view, trainer or fast_trainer(device), device=device, precision=precision,
+            method, scenario.clients, view, self._trainer, device=device, precision=precision,
             fused=fused, budget=budget, folder=folder, indices=clients,
         )  # fmt: skip
         self._secure_clients: dict[int, SecureAggregationClient] = {}
+
+    @property
+    def notes(self) -> list[str]:
+        """About models and CUDA graphs, for the result."""
+        return [*self.clients.notes, *self._trainer.notes]
 
     def execute(
         self,
@@ -81,7 +92,7 @@ class LocalEngine:
         run, and their payloads are masked for secure aggregation."""
         for k in clients if masking is None else masking:
             client = self.clients.changing(k)
-            self._rows.pop(k, None)
+            self._evaluations.pop(k, None)
             client.begin(round_index)
             payloads: list[Payload] = []
             for action in actions:
@@ -89,16 +100,19 @@ class LocalEngine:
                 with self._timed("public" if action.batches else "local"):
                     payloads = perform(client, action)
             reply = Reply(k, payloads, client.report())
-            yield reply if masking is None else self._masked(reply, masking[k])
+            yield reply if masking is None else self._masked(reply, masking[k], actions[-1])
 
     def exchange_keys(self, requests: Mapping[int, Mapping[str, Any]]) -> Iterator[Reply]:
         """Each client's response to a message about keys."""
         for k, request in requests.items():
             yield Reply(k, keys=self._secure_client(k).exchange_keys(request))
 
-    def _masked(self, reply: Reply, request: Mapping[str, Any]) -> Reply:
+    def _masked(self, reply: Reply, request: Mapping[str, Any], action: Action) -> Reply:
+        assert isinstance(action, Exchange)
+        names = tuple(client.name for client in self.method.spec.clients)
+        terms = SumTerms(request["exchange"], names, mean_weights(action.aggregator()) or {})
         try:
-            payloads, keys = self._secure_client(reply.client).mask_payloads(reply.payloads, request)
+            payloads, keys = self._secure_client(reply.client).mask_payloads(reply.payloads, request, terms)
         except ValueError as error:  # values that are not finite cannot be summed
             return replace(reply, payloads=(), error=str(error))
         return replace(reply, payloads=payloads, keys=keys)
@@ -108,42 +122,56 @@ class LocalEngine:
 
         return self._secure_clients.setdefault(k, SecureAggregationClient(k, {}))
 
-    def evaluate(self, weights: dict[str, Tensor] | None) -> list[list[float]]:
-        """Accuracies in percent: one row per client, one column per test set, and one for the client's own share of
-        the tests where there is one. A global model is evaluated once, unless its accuracy depends on the client's
-        data; a client's own model only if it has changed."""
+    def evaluate(self, weights: dict[str, Tensor] | None, round_index: int, detail: Detail) -> list[Evaluation]:
+        """The evaluation of every client on all tests, and on its own share of them where there is one. A global model
+        is evaluated once, unless its scores depend on the client; a client's own model only if it has changed."""
         indices = self.clients.indices
-        if weights is not None and not self.method.evaluates_per_client:
-            row = self.evaluate_global(weights, range(len(self._tests) + len(self._own_tests)))
+        if weights is not None and self._one_for_all:
+            row = self.evaluate_global(weights, range(len(self._tests) + len(self._own_tests)), detail)
             shared, own = row[: len(self._tests)], row[len(self._tests) :]
-            return [[*shared, *own[k : k + 1]] for k in indices]
+            kept = self.validate_global(weights, round_index)
+            return [Evaluation((*shared, *own[k : k + 1]), v) for k, v in zip(indices, kept, strict=True)]
         with self._timed("evaluate"):
-            if weights is not None:
-                return [self._row_with(self.clients[k], weights, self._tests_of(k)) for k in indices]
-            for k in indices:
-                if k not in self._rows:
-                    self._rows[k] = self._row(self.clients[k], self._tests_of(k))
-            return [list(self._rows[k]) for k in indices]
+            return [self._evaluate(k, weights, round_index, detail) for k in indices]
 
-    def evaluate_global(self, weights: dict[str, Tensor], tests: Sequence[int]) -> list[float]:
-        """Accuracies of a global model on some test sets by number; the clients' own shares come after the others."""
+    def evaluate_global(self, weights: dict[str, Tensor], tests: Sequence[int], detail: Detail) -> list[TestScore]:
+        """Scores of a global model on some test sets by number; the clients' own shares come after the others."""
         sets = [*self._tests, *self._own_tests]
-        with self._timed("evaluate"):
-            return self._row_with(self.clients[self.clients.indices[0]], weights, [sets[number] for number in tests])
-
-    def _tests_of(self, k: int) -> list[ImageSet]:
-        return [*self._tests, *self._own_tests[k : k + 1]]
-
-    def _row(self, client: Client, tests: Sequence[ImageSet]) -> list[float]:
+        client = self.clients[self.clients.indices[0]]
         self._progress(client.name, "evaluate")
-        return self.method.evaluate(client, tests)
+        with self._timed("evaluate"):
+            chosen = [sets[number] for number in tests]
+            return list(evaluate_client(self.method, client, chosen, detail, 0, weights=weights).tests)
 
-    def _row_with(self, client: Client, weights: dict[str, Tensor], tests: Sequence[ImageSet]) -> list[float]:
-        own = client.snapshot()
-        client.model.load_state_dict(weights)
-        row = self._row(client, tests)
-        client.model.load_state_dict(own)
-        return row
+    def validate_global(self, weights: dict[str, Tensor], round_index: int) -> list[Validation | None]:
+        """Scores of a global model on each client's validation share; None where there is none."""
+        with self._timed("evaluate"):
+            return [
+                self._evaluate(k, weights, round_index, "metrics", tests=()).validation if self._validation[k] else None
+                for k in self.clients.indices
+            ]
+
+    def _evaluate(
+        self,
+        k: int,
+        weights: dict[str, Tensor] | None,
+        round_index: int,
+        detail: Detail,
+        tests: Sequence[Samples] | None = None,
+    ) -> Evaluation:
+        known = self._evaluations.get(k)
+        if weights is None and known is not None and enough(known, detail):
+            return known
+        validation = self._validation[k]
+        client = self.clients[k] if validation is None else self.clients.changing(k)
+        self._progress(client.name, "evaluate")
+        tests = [*self._tests, *self._own_tests[k : k + 1]] if tests is None else tests
+        found = evaluate_client(
+            self.method, client, tests, detail, round_index, weights=weights, validation=validation
+        )  # fmt: skip
+        if weights is None:
+            self._evaluations[k] = found
+        return found
 
     def states(self) -> Iterator[tuple[str, dict[str, Tensor] | None]]:
         return self.clients.states()
@@ -152,7 +180,7 @@ class LocalEngine:
         self.clients.saved(read)
 
     def load(self, read: ReadState) -> None:
-        self._rows.clear()
+        self._evaluations.clear()
         self.clients.load(read)
 
     def close(self) -> None:
@@ -169,6 +197,12 @@ class LocalEngine:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         self.seconds[phase] += time.perf_counter() - start
+
+
+def evaluates_once(method: Method, scenario: Scenario) -> bool:
+    """Whether a global model has the same scores at every client: no probe, and the same transform of the tests."""
+    transforms = [data.train.transform for data in scenario.clients]
+    return not method.evaluates_per_client and all(transform == transforms[0] for transform in transforms)
 
 
 def fast_trainer(device: torch.device) -> Trainer:

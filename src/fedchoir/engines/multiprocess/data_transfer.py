@@ -3,20 +3,28 @@
 import json
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import cache
 from typing import Any
 
 from torch import Tensor
 
 from fedchoir.core.federation_spec import ClientInfo, FederationSpec
-from fedchoir.data.image.image_set import ImageSet
+from fedchoir.core.scores import Evaluation, TestScore, Validation
+from fedchoir.data.modalities import READERS, reader
 from fedchoir.data.public import PublicSet
 from fedchoir.data.scenario import ClientData, Scenario
 from fedchoir.engines.messages import Envelope
 from fedchoir.payload import Payload
+from fedchoir.utils.input_spec import InputSpec
 
-CLASSES: dict[str, type] = {
-    cls.__name__: cls for cls in (Scenario, ClientData, ImageSet, PublicSet, FederationSpec, ClientInfo)
-}
+
+@cache
+def dataclasses_by_name() -> dict[str, type]:
+    """The dataclasses that a message may contain."""
+    samples = [cls for modality in READERS for cls in reader(modality).TYPES]
+    facts = (FederationSpec, ClientInfo, InputSpec, Evaluation, TestScore, Validation)
+    known = (Scenario, ClientData, PublicSet, *facts, *samples)
+    return {cls.__name__: cls for cls in known}
 
 
 def pack(envelope: Envelope, value: Any) -> Any:
@@ -25,7 +33,7 @@ def pack(envelope: Envelope, value: Any) -> Any:
         return {"tensor": envelope.add(Payload(value=value))}
     if isinstance(value, Payload):
         return {"payload": envelope.add(value)}
-    if type(value).__name__ in CLASSES:
+    if type(value).__name__ in dataclasses_by_name():
         return {type(value).__name__: {f.name: pack(envelope, getattr(value, f.name)) for f in fields(value)}}
     if isinstance(value, Mapping):
         if value and all(isinstance(item, Tensor) for item in value.values()):
@@ -48,7 +56,11 @@ def unpack(envelope: Envelope, packed: Any) -> Any:
     values = {name: unpack(envelope, item) for name, item in content.items()}
     if kind == "dict":
         return values
-    return CLASSES[kind](**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
+    return dataclasses_by_name()[kind](**{name: _tuples(value) for name, value in values.items()})
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def to_frames(envelope: Envelope) -> list[bytes]:

@@ -17,10 +17,11 @@ from torch import Tensor
 from fedchoir.core.actions import Action
 from fedchoir.core.exchange import Reply
 from fedchoir.core.interfaces import ReadState
+from fedchoir.core.scores import Detail, Evaluation, TestScore
 from fedchoir.data.public import PublicSet
 from fedchoir.data.scenario import Scenario
 from fedchoir.engines.local.client_pool import CLIENT_LIST
-from fedchoir.engines.local.engine import STATE_BUDGET, Progress
+from fedchoir.engines.local.engine import STATE_BUDGET, Progress, evaluates_once
 from fedchoir.engines.messages import Envelope
 from fedchoir.engines.multiprocess.load_balance import distribute, expected_costs
 from fedchoir.engines.multiprocess.process import WorkerProcess
@@ -54,6 +55,7 @@ class MultiprocessEngine:
         self._shapes: dict[str, Tensor] | None = None
         self._test_sizes = [len(test) for test in (*scenario.tests.values(), *scenario.own_tests.values())]
         self._shared_tests = len(scenario.tests)
+        self._one_for_all = evaluates_once(method, scenario)
         costs = expected_costs(method)
         shares = distribute(costs, len(devices))
         loads = [sum(costs[k] for k in share) for share in shares]
@@ -80,6 +82,13 @@ class MultiprocessEngine:
         if self._folder is not None:  # a process that is killed leaves its files
             shutil.rmtree(self._folder, ignore_errors=True)
 
+    @property
+    def notes(self) -> list[str]:
+        """Those of the processes."""
+        for process in self._processes:
+            process.call("notes")
+        return list(dict.fromkeys(note for _, notes in self._results(self._processes) for note in notes))
+
     def execute(self, clients: Sequence[int], actions: Sequence[Action], round_index: int) -> Iterator[Reply]:
         """One message to each process with the actions of its clients; replies come as they arrive."""
         shared: dict[int, bytes] = {}
@@ -91,27 +100,33 @@ class MultiprocessEngine:
         for _, reply in self._results(busy):
             yield Reply(**reply)
 
-    def evaluate(self, weights: dict[str, Tensor] | None) -> list[list[float]]:
+    def evaluate(self, weights: dict[str, Tensor] | None, round_index: int, detail: Detail) -> list[Evaluation]:
         """As `LocalEngine.evaluate`. The test sets of a global model are distributed over the processes."""
-        if weights is not None and not self.method.evaluates_per_client:
-            return self._evaluate_global(weights)
-        rows: dict[int, list[float]] = {}
-        for process in self._processes:
-            process.call("evaluate", weights)
-        for process, accuracies in self._results(self._processes):
-            rows |= zip(process.clients, accuracies, strict=True)
-        return [rows[k] for k in sorted(rows)]
+        if weights is not None and self._one_for_all:
+            row = self._evaluate_global(weights, detail)
+            kept = self._of_clients("validate_global", weights, round_index)
+            shared, own = row[: self._shared_tests], row[self._shared_tests :]
+            return [Evaluation((*shared, *own[k : k + 1]), kept[k]) for k in sorted(kept)]
+        found = self._of_clients("evaluate", weights, round_index, detail)
+        return [found[k] for k in sorted(found)]
 
-    def _evaluate_global(self, weights: dict[str, Tensor]) -> list[list[float]]:
+    def _of_clients(self, call: str, *arguments: Any) -> dict[int, Any]:
+        """Call a function in every process that returns one value for each of its clients."""
+        found: dict[int, Any] = {}
+        for process in self._processes:
+            process.call(call, *arguments)
+        for process, values in self._results(self._processes):
+            found |= zip(process.clients, values, strict=True)
+        return found
+
+    def _evaluate_global(self, weights: dict[str, Tensor], detail: Detail) -> list[TestScore]:
         tests = dict(zip(self._processes, distribute(self._test_sizes, len(self._processes)), strict=False))
-        accuracies: dict[int, float] = {}
+        scores: dict[int, TestScore] = {}
         for process, numbers in tests.items():
-            process.call("evaluate_global", weights, numbers)
+            process.call("evaluate_global", weights, numbers, detail)
         for process, values in self._results(tests):
-            accuracies |= zip(tests[process], values, strict=True)
-        row = [accuracies[number] for number in range(len(self._test_sizes))]
-        shared, own = row[: self._shared_tests], row[self._shared_tests :]
-        return [[*shared, *own[k : k + 1]] for k in range(len(self.method.spec.clients))]
+            scores |= zip(tests[process], values, strict=True)
+        return [scores[number] for number in range(len(self._test_sizes))]
 
     def states(self) -> Iterator[tuple[str, dict[str, Tensor] | None]]:
         """The clients' states as they arrive: a process waits until its next one is read. Each process also sends the
@@ -169,5 +184,8 @@ class MultiprocessEngine:
 def _only(scenario: Scenario, clients: Sequence[int]) -> Scenario:
     """The scenario without the private data of all other clients."""
     none = torch.empty(0, dtype=torch.int64)
-    data = (d if k in clients else replace(d, train=d.train.subset(none)) for k, d in enumerate(scenario.clients))
+    data = (
+        d if k in clients else replace(d, train=d.train.subset(none), validation=None)
+        for k, d in enumerate(scenario.clients)
+    )
     return replace(scenario, clients=tuple(data))

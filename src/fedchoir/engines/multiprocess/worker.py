@@ -78,6 +78,9 @@ class EngineWorker:
         for reply in self._engine.execute(clients, actions, round_index):
             yield {"client": reply.client, "payloads": reply.payloads, "report": reply.report}
 
+    def notes(self) -> list[str]:
+        return self._engine.notes
+
     def states(self, has_global: bool) -> Iterator[tuple[str, dict[str, Tensor] | None]]:
         self._engine.clients.server_has_global_model = has_global
         return self._engine.states()

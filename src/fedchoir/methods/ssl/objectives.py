@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fedchoir.losses import nt_xent
 from fedchoir.methods.api import Batch, Client
-from fedchoir.models import VisionModel
+from fedchoir.models import Model, laid_out
 from fedchoir.utils.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class SimCLR:
     def __init__(self, params: SelfSupervisedParams) -> None:
         self.params, self.lightly = params, lightly_heads()
 
-    def modules(self, model: VisionModel, calibration: nn.Module) -> dict[str, nn.Module]:
+    def modules(self, model: Model, calibration: nn.Module) -> dict[str, nn.Module]:
         """The heads that a client needs in addition to its model and calibration layer."""
         linear = self.params.projector == "linear"
         return {"projector": nn.Identity() if linear else self.head("Projection", self.params.hidden)}
@@ -70,7 +70,7 @@ class SimSiam(SimCLR):
 
     heads = "SimSiam"
 
-    def modules(self, model: VisionModel, calibration: nn.Module) -> dict[str, nn.Module]:
+    def modules(self, model: Model, calibration: nn.Module) -> dict[str, nn.Module]:
         return {**super().modules(model, calibration), "predictor": self.head("Prediction", self.predictor_width)}
 
     @property
@@ -88,7 +88,7 @@ class BYOL(SimSiam):
 
     heads = "BYOL"
 
-    def modules(self, model: VisionModel, calibration: nn.Module) -> dict[str, nn.Module]:
+    def modules(self, model: Model, calibration: nn.Module) -> dict[str, nn.Module]:
         heads = super().modules(model, calibration)
         return {**heads, "target": Target(model, calibration, heads["projector"])}
 
@@ -100,7 +100,7 @@ class BYOL(SimSiam):
         """eq. 2 of BYOL for both orders of the views: ‖q̄ − ȳ‖² = 2 − 2·cos(q, y)."""
         projector, predictor, target = (client.modules[name] for name in ("projector", "predictor", "target"))
         with torch.no_grad(), client._autocast():
-            y1, y2 = target(batch.images).float(), target(batch["view2"]).float()
+            y1, y2 = target(batch.inputs).float(), target(batch["view2"]).float()
         p1, p2 = predictor(projector(z1)), predictor(projector(z2))
         return 4 + 2 * (negative_cosine(p1, y2) + negative_cosine(p2, y1))
 
@@ -116,14 +116,10 @@ class Target(nn.Module):
 
     steps: Tensor
 
-    def __init__(self, model: VisionModel, calibration: nn.Module, projector: nn.Module) -> None:
+    def __init__(self, model: Model, calibration: nn.Module, projector: nn.Module) -> None:
         super().__init__()
-        encoder = deepcopy(model)
-        encoder.head = nn.Identity()
         self.network = nn.Sequential(
-            encoder.to(memory_format=torch.channels_last),  # type: ignore[call-overload]
-            deepcopy(calibration),
-            deepcopy(projector),
+            laid_out(model.encoder()), deepcopy(calibration), deepcopy(projector)
         ).requires_grad_(False)
         self.register_buffer("steps", torch.zeros(()))
 
@@ -158,8 +154,8 @@ class Target(nn.Module):
 
 def online_parameters(client: Client) -> list[nn.Parameter]:
     """The online parameters in the target's order."""
-    modules = (client.model.trunk, client.model.neck, client.modules["calibration"], client.modules["projector"])
-    return [p for module in modules for p in module.parameters()]
+    modules = (client.modules["calibration"], client.modules["projector"])
+    return [*client.model.encoder_parameters(), *(p for module in modules for p in module.parameters())]
 
 
 OBJECTIVES = {"byol": BYOL, "simsiam": SimSiam, "simclr": SimCLR}

@@ -47,7 +47,7 @@ def fit_probe(client: Client, *, epochs: int = 200, batch: int = 512, lr: float 
             for index in order.split(batch):
                 yield Batch(features[index], labels[index])
 
-    client.trainer.train(client, optimizer, lambda _, b: F.cross_entropy(probe(b.images), b.labels), batches())
+    client.trainer.train(client, optimizer, lambda _, b: F.cross_entropy(probe(b.inputs), b.labels), batches())
     return probe
 
 

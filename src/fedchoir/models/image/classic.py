@@ -4,16 +4,18 @@
 (other widths scale with it) and of hidden units for ``mlp``; ``logistic`` has none.
 """
 
+import math
+
 from torch import nn
 
-from fedchoir.models.base import Architecture, GridPool, Spec, VisionModel, conv_norm_relu, init_kaiming
+from fedchoir.models.base import Architecture, GridPool, Model, Spec, conv_norm_relu, init_kaiming
 
 
 def _conv_relu(inputs: int, outputs: int, kernel: int, stride: int = 1, padding: int = 0) -> list[nn.Module]:
     return [nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=padding), nn.ReLU(inplace=True)]
 
 
-def _vgg9(spec: Spec) -> VisionModel:
+def _vgg9(spec: Spec) -> Model:
     """Six 3×3 convolutions with BatchNorm, widths W·(1,2,4,4,8,8), and three linear layers, two 16·W wide.
 
     The VGG-9 of the federated papers (W = 32), with BatchNorm so that it trains from scratch at the learning rates of
@@ -37,7 +39,7 @@ def _vgg9(spec: Spec) -> VisionModel:
     return spec.model(trunk, neck, nn.Linear(hidden, spec.num_classes), map_dim=8 * w, feature_dim=hidden)
 
 
-def _alexnet(spec: Spec) -> VisionModel:
+def _alexnet(spec: Spec) -> Model:
     """AlexNet's five convolutions, widths W·(1,3,6,4,4), as 3×3 with 2×2 pooling; linear layers 16·W wide.
 
     Without BatchNorm, as in Krizhevsky et al.; their dropout of 0.5 precedes both hidden layers, so it belongs to the
@@ -78,7 +80,7 @@ def _init_plain(module: nn.Module) -> None:
                 nn.init.zeros_(layer.bias)
 
 
-def _simple_cnn(spec: Spec) -> VisionModel:
+def _simple_cnn(spec: Spec) -> Model:
     """Two 5×5 convolutions, widths W and 2·W, each with pooling by 2, and a hidden layer of 16·W (FedAvg's CNN).
 
     McMahan et al., AISTATS 2017, with W = 32; convolutions without padding, as in LeNet. 32×32 → 5×5.
@@ -89,7 +91,7 @@ def _simple_cnn(spec: Spec) -> VisionModel:
     return spec.model(trunk, neck, nn.Linear(16 * w, spec.num_classes), map_dim=2 * w, feature_dim=16 * w)
 
 
-def _cnn2(spec: Spec) -> VisionModel:
+def _cnn2(spec: Spec) -> Model:
     """Two 3×3 convolutions, widths W and 2·W, one pooling by 2, a hidden layer of 4·W; dropout 0.25 and 0.5.
 
     The CNN of Reddi et al., ICLR 2021, with Glorot initialisation; pfl-research's CIFAR-10 benchmark (W = 32).
@@ -105,17 +107,17 @@ def _cnn2(spec: Spec) -> VisionModel:
     return spec.model(trunk, neck, head, map_dim=2 * w, feature_dim=4 * w)
 
 
-def _mlp(spec: Spec) -> VisionModel:
+def _mlp(spec: Spec) -> Model:
     """Two hidden layers of W units on the pixels (McMahan et al.'s 2NN). The feature map is the image."""
     w = spec.base_width
-    pixels = 3 * spec.image_size**2
+    pixels = math.prod(spec.inputs.shape)
     neck = nn.Sequential(nn.Flatten(1), nn.Linear(pixels, w), nn.ReLU(), nn.Linear(w, w), nn.ReLU())
     return spec.model(nn.Identity(), neck, nn.Linear(w, spec.num_classes), map_dim=3, feature_dim=w)
 
 
-def _logistic(spec: Spec) -> VisionModel:
+def _logistic(spec: Spec) -> Model:
     """Multinomial logistic regression: the features are the pixels."""
-    pixels = 3 * spec.image_size**2
+    pixels = math.prod(spec.inputs.shape)
     head = nn.Linear(pixels, spec.num_classes)
     return spec.model(nn.Identity(), nn.Flatten(1), head, map_dim=3, feature_dim=pixels)
 

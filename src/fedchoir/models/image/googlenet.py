@@ -9,7 +9,7 @@ large for some hundred steps, and accuracy in eval mode is near chance until the
 from torch import nn
 from torchvision.models.googlenet import BasicConv2d, Inception
 
-from fedchoir.models.base import Architecture, Spec, VisionModel, global_pool, init_kaiming
+from fedchoir.models.base import Architecture, Model, Spec, global_pool, init_kaiming
 
 # Output channels of the branches: 1×1 | 1×1, 3×3 | 1×1, second 3×3 | after pooling. None halves the side.
 _BLOCKS: tuple[tuple[int, ...] | None, ...] = (
@@ -31,7 +31,7 @@ def _inception(inputs: int, branches: tuple[int, ...], multiplier: float) -> tup
     return Inception(inputs, *widths), one + three + five + pool
 
 
-def _googlenet(spec: Spec) -> VisionModel:
+def _googlenet(spec: Spec) -> Model:
     first, width = _scaled(64, spec.width), _scaled(192, spec.width)
     layers: list[nn.Module] = [
         BasicConv2d(3, first, kernel_size=3, padding=1),

@@ -9,7 +9,7 @@ from torch import nn
 from torchvision.models.efficientnet import EfficientNet, MBConvConfig
 from torchvision.models.mobilenetv2 import MobileNetV2
 
-from fedchoir.models.base import Architecture, Spec, VisionModel, global_pool
+from fedchoir.models.base import Architecture, Model, Spec, global_pool
 
 # Expansion, channels, blocks, stride of each stage. Total stride 8: 32×32 → 4×4.
 _MOBILENET_V2 = [
@@ -24,7 +24,7 @@ _EFFICIENTNET_B0 = [
 _DROPOUT = 0.2
 
 
-def _model(spec: Spec, trunk: nn.Sequential, width: int) -> VisionModel:
+def _model(spec: Spec, trunk: nn.Sequential, width: int) -> Model:
     """torchvision's trunk with a stem of stride 1 and a new classifier.
 
     torchvision's classifier is not used: its dropout may be in place, which would modify the features, and
@@ -36,13 +36,13 @@ def _model(spec: Spec, trunk: nn.Sequential, width: int) -> VisionModel:
     return spec.model(trunk, global_pool(), head, map_dim=width, feature_dim=width)
 
 
-def _mobilenet_v2(spec: Spec) -> VisionModel:
+def _mobilenet_v2(spec: Spec) -> Model:
     """Features stay 1280 wide for multipliers below 1, as in the paper (Sandler et al., CVPR 2018)."""
     net = MobileNetV2(1, width_mult=spec.width, inverted_residual_setting=_MOBILENET_V2)
     return _model(spec, net.features, net.last_channel)
 
 
-def _efficientnet_b0(spec: Spec) -> VisionModel:
+def _efficientnet_b0(spec: Spec) -> Model:
     """Features are 1280·multiplier wide. Stochastic depth (0.2) acts on the trunk in training."""
     stages = [MBConvConfig(*stage, width_mult=spec.width) for stage in _EFFICIENTNET_B0]
     net = EfficientNet(stages, dropout=_DROPOUT, num_classes=1)

@@ -12,7 +12,7 @@ from functools import partial
 from torch import nn
 from torchvision.models.resnet import BasicBlock
 
-from fedchoir.models.base import Architecture, Norm, Spec, VisionModel, conv_norm_relu, global_pool, init_kaiming
+from fedchoir.models.base import Architecture, Model, Norm, Spec, conv_norm_relu, global_pool, init_kaiming
 
 
 def group_norm(channels: int) -> nn.GroupNorm:
@@ -32,7 +32,7 @@ def _stage(inputs: int, outputs: int, blocks: int, stride: int, norm: Norm) -> n
     return nn.Sequential(first, *(_block(outputs, outputs, 1, norm) for _ in range(blocks - 1)))
 
 
-def _resnet(spec: Spec, blocks: tuple[int, ...], norm: Norm) -> VisionModel:
+def _resnet(spec: Spec, blocks: tuple[int, ...], norm: Norm) -> Model:
     """Stage s has width W·2^s and, from the second on, halves the side: 32×32 → 4×4 with four stages."""
     width = spec.base_width
     layers: list[nn.Module] = [conv_norm_relu(3, width, norm)]

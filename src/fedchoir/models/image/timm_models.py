@@ -1,109 +1,123 @@
-"""Any timm model by name, such as ``timm:convnext_atto``, without pretrained weights: nothing is downloaded."""
+"""Any timm model by name, such as ``timm:convnext_atto``. Only ``timm:NAME[pretrained]`` may download anything."""
 
 import difflib
-import math
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fedchoir.models.base import VisionModel
-from fedchoir.models.registry import PREFIX
+from fedchoir.models.base import Model, StagedModel
+from fedchoir.models.feature_maps import MapLayout
+from fedchoir.models.routes import one_line
+from fedchoir.models.spec import TIMM
 from fedchoir.utils.errors import UsageError
+from fedchoir.utils.input_spec import InputSpec
 
 # What timm raises for images that are too small, or for models that are no image classifiers.
 _MISFITS = (RuntimeError, ValueError, AssertionError, AttributeError, TypeError, IndexError, ZeroDivisionError)
 
 
-class TimmModel(VisionModel):
+class TimmModel(StagedModel):
     """A timm backbone with a new linear classifier. ``trunk`` is the whole backbone; there is no neck."""
 
     def feature_map(self, x: Tensor) -> Tensor:
         """B×map_dim×h×w: convolutional maps unchanged, tokens as a square map, else one position."""
-        return self._as_map(self.trunk.forward_features(x))  # type: ignore[operator]
+        return MapLayout.of_timm(self.trunk)(self._backbone.forward_features(x))
 
     def features(self, x: Tensor) -> Tensor:
         """B×feature_dim, with the backbone's pooling."""
         return self.trunk(x)
 
     def stages(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Map, features and logits in one pass."""
-        y = self.trunk.forward_features(x)  # type: ignore[operator]
-        h = self.trunk.forward_head(y)  # type: ignore[operator]
-        return self._as_map(y), h, self.classify(h)
+        y = self._backbone.forward_features(x)
+        h = self._backbone.forward_head(y)
+        return MapLayout.of_timm(self.trunk)(y), h, self.classify(h)
 
-    def _as_map(self, y: Tensor) -> Tensor:
-        prefix = getattr(self.trunk, "num_prefix_tokens", 0)
-        return as_map(y, prefix=prefix, channels_last=_channels_last(self.trunk))
+    def map_and_gradient(self, x: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
+        y = self._backbone.forward_features(x).detach().requires_grad_()
+        logits = self.classify(self._backbone.forward_head(y))
+        (gradient,) = torch.autograd.grad(logits.gather(1, classes[:, None]).sum(), y)
+        layout = MapLayout.of_timm(self.trunk)
+        return layout(y.detach()), layout(gradient)
 
+    def bare_names(self) -> dict[str, str]:
+        """As in timm's own checkpoints, where the classifier has a name such as ``fc``."""
+        classifier = str(self._backbone.default_cfg.get("classifier") or "head")
+        backbone = {f"trunk.{name}": name for name in self.trunk.state_dict()}
+        return backbone | {f"head.{name}": f"{classifier}.{name}" for name in self.head.state_dict()}
 
-def as_map(y: Tensor, *, prefix: int = 0, channels_last: bool = False) -> Tensor:
-    """The output of a backbone as B×D×h×w.
-
-    Of tokens B×N×D the first ``prefix`` (class token, registers) are dropped; a square number of others becomes a
-    square map, any other number their mean at one position.
-
-    >>> as_map(torch.zeros(2, 1 + 9, 5), prefix=1).shape
-    torch.Size([2, 5, 3, 3])
-    >>> as_map(torch.zeros(2, 8, 5)).shape
-    torch.Size([2, 5, 1, 1])
-    """
-    if y.ndim == 4:
-        return y.permute(0, 3, 1, 2) if channels_last else y
-    if y.ndim == 2:
-        return y[:, :, None, None]
-    y = y[:, prefix:].transpose(1, 2)
-    side = math.isqrt(y.shape[2])
-    if side * side != y.shape[2]:
-        return y.mean(dim=2)[:, :, None, None]
-    return y.reshape(y.shape[0], y.shape[1], side, side)
+    @property
+    def _backbone(self) -> Any:
+        return self.trunk
 
 
-def build_timm(name: str, num_classes: int, image_size: int) -> VisionModel:
-    """Build ``timm:NAME`` for square images. One forward pass finds its dimensions."""
+def build_timm(name: str, num_classes: int, inputs: InputSpec, *, pretrained: bool = False) -> Model:
+    """Build ``timm:NAME``. One forward pass finds its dimensions."""
     import timm  # slow to import
 
-    model_name = name.removeprefix(PREFIX)
+    _, height, width = inputs.shape
+    model_name = name.removeprefix(TIMM)
     if not timm.is_model(model_name):
         raise UsageError(_unknown(name, model_name, timm))
     try:
-        backbone = _create(timm, model_name, image_size)
-        map_dim, feature_dim = _dimensions(backbone, image_size)
+        backbone = _create(timm, model_name, inputs)
+        map_dim, feature_dim = _dimensions(backbone, inputs)
     except _MISFITS as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UsageError(f"model '{name}' does not take {image_size}×{image_size} images: {reason}") from error
+        raise UsageError(f"model '{name}' does not take {height}×{width} images: {reason}") from error
+    if pretrained:
+        backbone = _pretrained(timm, model_name, inputs)
     dims = {"map_dim": map_dim, "feature_dim": feature_dim, "num_classes": num_classes}
-    return TimmModel(name, backbone, nn.Identity(), nn.Linear(feature_dim, num_classes), **dims)
+    model = TimmModel(name, backbone, nn.Identity(), nn.Linear(feature_dim, num_classes), **dims)
+    if pretrained:
+        config = model._backbone.pretrained_cfg
+        model.notes = (
+            f"model {name}: its weights were trained on {'×'.join(map(str, config['input_size'][1:]))} images with "
+            f"mean {_numbers(config['mean'])} and standard deviation {_numbers(config['std'])}; here images are "
+            f"{height}×{width} with the data's own constants",
+        )
+    return model
 
 
-def _create(timm: ModuleType, model_name: str, image_size: int) -> nn.Module:
+def _create(timm: ModuleType, model_name: str, inputs: InputSpec, *, pretrained: bool = False) -> nn.Module:
     """Pass the image size to models that take it (transformers)."""
-    settings: dict[str, Any] = {"pretrained": False, "num_classes": 0, "in_chans": 3}
+    _, height, width = inputs.shape
+    settings: dict[str, Any] = {"pretrained": pretrained, "num_classes": 0, "in_chans": 3}
     try:
-        return timm.create_model(model_name, img_size=image_size, **settings)
+        return timm.create_model(model_name, img_size=height if height == width else (height, width), **settings)
     except TypeError:
         return timm.create_model(model_name, **settings)
 
 
-def _dimensions(backbone: nn.Module, image_size: int) -> tuple[int, int]:
+def _pretrained(timm: ModuleType, model_name: str, inputs: InputSpec) -> nn.Module:
+    """The backbone with timm's weights, from its cache or from the hub."""
+    try:
+        return _create(timm, model_name, inputs, pretrained=True)
+    except Exception as error:  # the hub's client, the network and the file may each fail in their own way
+        raise UsageError(
+            f"model 'timm:{model_name}[pretrained]': timm's weights are not in its cache and cannot be downloaded: "
+            f"{one_line(error)}; a file works without a network: timm:{model_name}[weights=FILE]"
+        ) from error
+
+
+def _numbers(values: Any) -> str:
+    return "(" + ", ".join(f"{value:g}" for value in values) + ")"
+
+
+def _dimensions(backbone: nn.Module, inputs: InputSpec) -> tuple[int, int]:
     """Channels of the feature map and width of the features. BatchNorm's statistics do not change."""
     probe = TimmModel("", backbone, nn.Identity(), nn.Identity(), map_dim=0, feature_dim=0, num_classes=0)
     probe.eval()
     with torch.no_grad():
-        image = torch.zeros(1, 3, image_size, image_size)
-        feature_map, features = probe.feature_map(image), probe.features(image)
+        feature_map, features = probe.feature_map(inputs.example(1)), probe.features(inputs.example(1))
     probe.train()
     if min(feature_map.shape) < 1 or features.ndim != 2:
         raise ValueError(f"its features have shape {tuple(features.shape)}")
     return feature_map.shape[1], features.shape[1]
 
 
-def _channels_last(backbone: nn.Module) -> bool:
-    return str(getattr(backbone, "output_fmt", "")).upper().endswith("NHWC")
-
-
 def _unknown(name: str, model_name: str, timm: ModuleType) -> str:
     close = difflib.get_close_matches(model_name, timm.list_models(), n=3, cutoff=0.5)
-    hint = f"; did you mean {', '.join(PREFIX + match for match in close)}?" if close else ""
+    hint = f"; did you mean {', '.join(TIMM + match for match in close)}?" if close else ""
     return f"unknown model '{name}': timm has no model of that name{hint} (see `fedchoir list models`)"

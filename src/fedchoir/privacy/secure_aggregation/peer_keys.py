@@ -1,4 +1,4 @@
-"""Sites sign their secure-aggregation keys and verify the keys of the others, which the server passes on."""
+"""Sites sign what they send in secure aggregation, and verify what the others signed, which the server passes on."""
 
 from pathlib import Path
 from typing import Protocol
@@ -7,7 +7,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from fedchoir.privacy.secure_aggregation.crypto import SecureAggregationError
+from fedchoir.privacy.secure_aggregation.terms import SecureAggregationError
 from fedchoir.utils.errors import UsageError
 
 
@@ -19,10 +19,13 @@ class Identity(Protocol):
 
 
 class UnverifiedPeers:
-    """No signatures: the server is trusted to pass on the right keys."""
+    """A site that verifies nothing: the server is trusted to pass on the right keys. It signs if it has a key."""
+
+    def __init__(self, key: Path | None = None) -> None:
+        self._key = key
 
     def sign(self, content: bytes) -> bytes:
-        return b""
+        return b"" if self._key is None else sign(self._key, content)
 
     def check(self, name: str, content: bytes, signature: bytes) -> None:
         return
@@ -35,19 +38,28 @@ class VerifiedPeers:
         self._key, self._folder = key, folder
 
     def sign(self, content: bytes) -> bytes:
-        key = serialization.load_ssh_private_key(self._key.read_bytes(), password=None)
-        if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise UsageError(f"{self._key} is not an elliptic-curve key; fedchoir keys --site NAME makes one")
-        return key.sign(content, ec.ECDSA(hashes.SHA384()))
+        return sign(self._key, content)
 
     def check(self, name: str, content: bytes, signature: bytes) -> None:
-        path = self._folder / f"{Path(name).name}.pub"
+        if Path(name).name != name:
+            raise SecureAggregationError(f"refused: {name!r} is not the name of a site")
+        path = self._folder / f"{name}.pub"
         try:
             key = serialization.load_ssh_public_key(path.read_bytes())
             if not isinstance(key, ec.EllipticCurvePublicKey):
                 raise ValueError("not an elliptic-curve key")
             key.verify(signature, content, ec.ECDSA(hashes.SHA384()))
         except InvalidSignature:
-            raise SecureAggregationError(f"refused: the key of {name} has a wrong signature ({path})") from None
+            raise SecureAggregationError(f"refused: the signature of {name} is wrong ({path})") from None
         except (OSError, ValueError, UnsupportedAlgorithm) as error:
-            raise SecureAggregationError(f"refused: {name}'s key cannot be checked with {path}: {error}") from None
+            raise SecureAggregationError(
+                f"refused: the signature of {name} cannot be checked: {path}: {error}"
+            ) from None
+
+
+def sign(path: Path, content: bytes) -> bytes:
+    """A signature with an OpenSSH private key."""
+    key = serialization.load_ssh_private_key(path.read_bytes(), password=None)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise UsageError(f"{path} is not an elliptic-curve key; fedchoir keys --site NAME makes one")
+    return key.sign(content, ec.ECDSA(hashes.SHA384()))

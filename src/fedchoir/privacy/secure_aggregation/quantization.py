@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from fedchoir.payload import Payload, PayloadError
-from fedchoir.privacy.secure_aggregation.crypto import FixedPoint, Words
+from fedchoir.privacy.secure_aggregation.fixed_point import FixedPoint, Words
+from fedchoir.privacy.secure_aggregation.terms import SecureAggregationError
 
 REALS, COUNTS = 1024.0, 2.0**22  # clip of real numbers, clip of counters
 Layout = list[dict[str, list[Any]]]
@@ -37,26 +38,29 @@ def pack(payloads: Sequence[Payload], weight: Callable[[str], float], count: int
     for part in payloads:
         for name, t in [*part.items(), *((n, torch.tensor(v)) for n, v in part.scalars.items())]:
             point = _point(t, count)
-            values = t.detach().cpu().to(torch.float64).numpy().ravel() * weight(name)
-            rows.append(point.words(values))
+            values = t.detach().cpu().to(torch.float64).numpy().ravel()
+            rows.append(point.words(values, weight(name)))
             clipped += point.clipped(values)
     return PackedPayloads(np.concatenate(rows) if rows else np.zeros(0, dtype=np.uint32), layout_of(payloads), clipped)
 
 
 def unpack_mean(total: Words, layout: Layout, weight: Callable[[str], float], count: int) -> list[Payload]:
-    """The mean as payloads; ``weight`` is the total weight of the participants in the sum."""
+    """The mean as payloads; ``weight`` is the total weight of the participants in the sum. A mean beyond the clip is
+    refused, with its name."""
     payloads, at = [], 0
+
+    def next_mean(name: str, t: Tensor) -> Tensor:
+        nonlocal at
+        words, at = total[at : at + t.numel()], at + t.numel()
+        try:
+            return torch.from_numpy(_point(t, count).mean(words, weight(name))).reshape(t.shape)
+        except SecureAggregationError as error:
+            raise SecureAggregationError(f"{name}: {error}") from None
+
     for blank in empty_payloads(layout):
-        tensors: dict[str, Tensor] = {}
-        for name, t in blank.items():
-            mean = _point(t, count).total(total[at : at + t.numel()]) / weight(name)
-            at += t.numel()
-            wide = torch.from_numpy(mean).reshape(t.shape)
-            tensors[name] = (wide if t.is_floating_point() else wide.round()).to(t.dtype)
-        scalars = {}
-        for name in blank.scalars:
-            scalars[name] = float(FixedPoint(count, REALS).total(total[at : at + 1])[0] / weight(name))
-            at += 1
+        means = {name: next_mean(name, t) for name, t in blank.items()}
+        tensors = {n: (m if blank[n].is_floating_point() else m.round()).to(blank[n].dtype) for n, m in means.items()}
+        scalars = {name: next_mean(name, torch.zeros(())).item() for name in blank.scalars}
         payloads.append(Payload(tensors, scalars=scalars))
     return payloads
 

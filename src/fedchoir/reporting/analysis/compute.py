@@ -216,7 +216,7 @@ def activation(run: FinishedRun) -> Data:
             rows.append({
                 "test": name,
                 "label": classes[int(test.labels[n])],
-                "image": test.images[n].permute(1, 2, 0).tolist(),
+                "image": test.inputs[n].permute(1, 2, 0).tolist(),
                 "heat": [_rounded(heat[n]) for heat in heats],
                 "predicted": [classes[int(predicted[n])] for predicted in predictions],
             })  # fmt: skip

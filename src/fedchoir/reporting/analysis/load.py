@@ -10,8 +10,8 @@ from torch import Tensor
 from fedchoir.core.client import Client
 from fedchoir.core.result import Event, read_events
 from fedchoir.core.server import Server
-from fedchoir.data.image.image_set import ImageSet, normalise
 from fedchoir.data.public import PublicSet
+from fedchoir.data.samples import Samples
 from fedchoir.data.scenario import Scenario
 from fedchoir.engines.local.engine import LocalEngine
 from fedchoir.experiments.config import Experiment, Plan, make_plan
@@ -44,7 +44,7 @@ class FinishedRun:
     @property
     def labelled(self) -> bool:
         """Whether the clients' own classifiers were trained; self-supervised methods are scored by a probe."""
-        return type(self.method).evaluate is Method.evaluate
+        return self.method.uses_labels
 
     @property
     def names(self) -> list[str]:
@@ -60,12 +60,12 @@ class FinishedRun:
         """The accuracy matrix of the last evaluated round."""
         return next((event["accuracy"] for event in reversed(self.events) if event["accuracy"] is not None), None)
 
-    def sample(self, images: ImageSet, count: int, label: str) -> ImageSet:
+    def sample(self, images: Samples, count: int, label: str) -> Samples:
         """At most ``count`` of the images, drawn from the run's seed."""
         order = torch.randperm(len(images), generator=generator(self.seed, "analysis", label))
         return images.subset(order[:count].sort().values)
 
-    def tests(self, count: int) -> dict[str, ImageSet]:
+    def tests(self, count: int) -> dict[str, Samples]:
         """A sample of every test set."""
         return {name: self.sample(test, count, name) for name, test in self.scenario.tests.items()}
 
@@ -73,7 +73,8 @@ class FinishedRun:
         """The first public images, normalised and without augmentation: N×3×S×S."""
         if self.public is None:
             return None
-        return normalise(self.public.images[:count], self.public.mean, self.public.std)
+        samples = self.public.samples
+        return normalised(samples.subset(torch.arange(min(count, len(samples)))))
 
 
 def load_run(folder: Path, *, data_root: Path | None = None, device: str = "auto") -> FinishedRun:
@@ -112,6 +113,8 @@ def outputs(client: Client, images: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat(features).cpu(), torch.cat(logits).cpu()
 
 
-def normalised(images: ImageSet) -> Tensor:
+def normalised(images: Samples) -> Tensor:
     """The images of a set as float tensors with its mean and standard deviation removed: N×3×S×S."""
-    return normalise(images.images, images.mean, images.std)
+    if images.transform is None:
+        raise UsageError(f"the analysis is for images, and this run has {images.modality} samples")
+    return images.transform(images.inputs[:])

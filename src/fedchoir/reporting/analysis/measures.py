@@ -8,10 +8,10 @@ import torch.nn.functional as F
 from scipy.stats import spearmanr
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from fedchoir.models import VisionModel
+from fedchoir.models import Model
 
 FEATURES = "features"
 
@@ -62,7 +62,7 @@ def _hsic(grams: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def compare_models(models: Sequence[VisionModel], batches: Iterable[Tensor]) -> Tensor:
+def compare_models(models: Sequence[Model], batches: Iterable[Tensor]) -> Tensor:
     """M×M CKA of the models' features on the same images, in eval mode."""
     cka = MinibatchCKA()
     for images in batches:
@@ -71,48 +71,50 @@ def compare_models(models: Sequence[VisionModel], batches: Iterable[Tensor]) -> 
 
 
 @torch.no_grad()
-def compare_layers(one: VisionModel, two: VisionModel, batches: Iterable[Tensor]) -> dict[str, float]:
+def compare_layers(one: Model, two: Model, batches: Iterable[Tensor]) -> dict[str, float]:
     """CKA between the same layers of two models of one architecture: the stages of the trunk, then the features."""
-    found = {layer: MinibatchCKA() for layer in [*(name for name, _ in one.trunk.named_children()), FEATURES]}
+    found: dict[str, MinibatchCKA] = {}
     for images in batches:
         first, second = layer_outputs(one, images), layer_outputs(two, images)
-        for layer, cka in found.items():
-            cka.add(first[layer], second[layer])
+        for layer in first:
+            found.setdefault(layer, MinibatchCKA()).add(first[layer], second[layer])
     return {layer: float(cka.matrix()[0, 1]) for layer, cka in found.items()}
 
 
-def layer_outputs(model: VisionModel, images: Tensor) -> dict[str, Tensor]:
-    """The output of each stage of the trunk by name, and the features."""
+def layer_outputs(model: Model, images: Tensor) -> dict[str, Tensor]:
+    """The output of each stage before the head by name, and the features."""
     outputs: dict[str, Tensor] = {}
 
-    def hook(name: str) -> RemovableHandle:
-        stage = model.trunk.get_submodule(name)
-        return stage.register_forward_hook(lambda module, inputs, output: outputs.update({name: output}))
+    def hook(name: str, stage: nn.Module) -> RemovableHandle:
+        def store(module: nn.Module, inputs: object, output: object) -> None:
+            if isinstance(output, Tensor) and len(output) == len(images):
+                outputs[name] = output
 
-    handles = [hook(name) for name, _ in model.eval().trunk.named_children()]
-    outputs[FEATURES] = model.features(images)
+        return stage.register_forward_hook(store)
+
+    handles = [hook(name, stage) for name, stage in model.eval().stage_modules().items()]
+    features = model.features(images)
     for handle in handles:
         handle.remove()
-    return outputs
+    return {**outputs, FEATURES: features}
 
 
-def grad_cam(model: VisionModel, images: Tensor, classes: Tensor) -> Tensor:
+def grad_cam(model: Model, images: Tensor, classes: Tensor) -> Tensor:
     """Grad-CAM (Selvaraju et al., ICCV 2017) on the last feature map: B×3×S×S, B → B×S×S in [0, 1].
 
     Channels are weighted by the mean gradient of the class logit over all positions, summed and cut at 0; each image is
     scaled by its own maximum. A map without positive values stays 0.
     """
+    model.require_map("Grad-CAM")
     was_training = model.training
     model.eval()
     try:
         with torch.enable_grad():
-            maps = model.feature_map(images).detach().requires_grad_()
-            logits = model.classify(model.neck(maps))
-            (gradient,) = torch.autograd.grad(logits.gather(1, classes[:, None]).sum(), maps)
+            maps, gradient = model.map_and_gradient(images, classes)
     finally:
         model.train(was_training)
     weights = gradient.mean(dim=(2, 3), keepdim=True)
-    heat = F.relu((weights * maps.detach()).sum(dim=1, keepdim=True))
+    heat = F.relu((weights * maps).sum(dim=1, keepdim=True))
     heat = F.interpolate(heat, size=images.shape[-2:], mode="bilinear", align_corners=False).squeeze(1)
     return heat / heat.amax(dim=(1, 2), keepdim=True).clamp_min(torch.finfo(heat.dtype).tiny)
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from fedchoir.core.actions import Exchange, Step, perform
-from fedchoir.data.image.image_set import ImageSet
+from fedchoir.data.samples import Samples
 from fedchoir.methods.fedexg import FedExg
-from fedchoir.models import VisionModel
+from fedchoir.models import Model
 from fedchoir.payload import Payload
 from fedchoir.reporting.analysis.load import FinishedRun, normalised
 from fedchoir.reporting.analysis.measures import FEATURES, compare_layers, compare_models
@@ -29,8 +29,8 @@ class MovedModel:
 
     source: int
     target: int
-    before: VisionModel
-    after: VisionModel
+    before: Model
+    after: Model
 
 
 def repeat_exchange(run: FinishedRun) -> list[MovedModel]:
@@ -63,7 +63,7 @@ def repeat_exchange(run: FinishedRun) -> list[MovedModel]:
 
 
 @torch.no_grad()
-def class_accuracy(model: VisionModel, test: ImageSet, classes: int) -> Tensor:
+def class_accuracy(model: Model, test: Samples, classes: int) -> Tensor:
     """Accuracy in percent on each class (C); nan for a class that is not in the test set."""
     device = next(model.parameters()).device
     logits = [model.eval()(images.to(device)).cpu() for images in normalised(test).split(BATCH)]

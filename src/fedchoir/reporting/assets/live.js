@@ -3,8 +3,8 @@ const chosen = { id: decodeURIComponent(location.hash.slice(1)) || null, version
 const curvesLive = curvesSection(new Set()), matrixLive = matrixSection(), lossLive = lossSection();
 const title = el("h1", { style: { marginTop: "0" } }), subtitle = el("p", { class: "subtitle" }), tiles = el("div", { class: "tiles" }), bar = el("i", {});
 const waiting = el("p", { class: "empty" }, "No round is finished yet. Curves appear after the first round."), out = el("div", {});
-const drawn = el("div", {}, el("section", {}, el("h2", {}, "Accuracy per round"), curvesLive.node),
-  el("section", {}, el("h2", {}, "Accuracy matrix"), matrixLive.node), el("section", {}, el("h2", {}, "Losses per client"), lossLive.node),
+const drawn = el("div", {}, el("section", {}, el("h2", {}, "Scores per round"), curvesLive.node),
+  el("section", {}, el("h2", {}, "Scores on each test set"), matrixLive.node), el("section", {}, el("h2", {}, "Losses per client"), lossLive.node),
   el("section", {}, el("h2", {}, "Clients left out"), out));
 const progress = el("div", {}, el("div", { class: "bar", role: "progressbar" }, bar));
 const reportLink = el("a", {}, "report of this run");

@@ -25,23 +25,31 @@ function sortable(table) {
 
 function numberCell(number, place, kind) {
   if (!number) return el("td", { class: kind || null }, "–");
-  const mark = { 0: "best", 1: "second" }[place];
+  const mark = { 0: "best", 1: "second" }[place], text = fixed(number.digits ?? 2);
   return el("td", { class: [kind, mark].filter(Boolean).join(" ") || null, "data-key": number.mean, title: number.title || null },
-    percent(number.mean), number.sd === null || number.sd === undefined ? null : el("span", { class: "sd" }, ` ± ${percent(number.sd)}`));
+    text(number.mean), number.sd === null || number.sd === undefined ? null : el("span", { class: "sd" }, ` ± ${text(number.sd)}`));
+}
+// the place of each number among the others: 0 is best, null where there is nothing to compare
+function placesOf(numbers, larger) {
+  const means = numbers.map((n) => n?.mean ?? null), known = means.filter((v) => v !== null);
+  return means.map((v) => (v === null || known.length < 2 ? null : known.filter((o) => (larger ? o > v : o < v)).length));
 }
 function summaryTable(group) {
-  const rows = group.rows;
-  const places = (key) => rows.map((r) => r[key]?.mean ?? -Infinity).map((v, _, all) => (rows.length > 1 && isFinite(v) ? all.filter((o) => o > v).length : null));
-  const intra = places("intra"), inter = places("inter");
+  const rows = group.rows, metric = group.metric;
+  const places = (key) => placesOf(rows.map((r) => r[key]), metric.larger);
+  const intra = places("intra"), inter = places("inter"), worst = places("worst");
+  const heading = (scope) => `${scope} ${metric.name === "accuracy" ? "%" : metric.heading}`;
   const domains = rows.some((row) => row.inter), published = (metric) => rows.some((row) => row.published[metric]);
   const columns = [
     ["method", (row, k) => el("td", { "data-key": row.label }, el("span", { class: "name", title: row.label }, swatch(k), el("span", {}, row.label)))],
     ["seeds", (row) => el("td", { "data-key": row.seeds }, String(row.seeds))],
-    domains && ["inter %", (row, k) => numberCell(row.inter, inter[k])],
+    domains && [heading("inter"), (row, k) => numberCell(row.inter, inter[k])],
     published("inter") && ["published inter", (row) => numberCell(row.published.inter, null, "published")],
-    [domains ? "intra %" : "accuracy %", (row, k) => numberCell(row.intra, intra[k])],
+    [domains ? heading("intra") : metric.heading, (row, k) => numberCell(row.intra, intra[k])],
     published("intra") && [domains ? "published intra" : "published", (row) => numberCell(row.published.intra, null, "published")],
-    domains && ["Δ inter to solo", (row) => el("td", { "data-key": row.delta ?? "" }, row.delta === null ? "–" : (row.delta > 0 ? "+" : "") + percent(row.delta))],
+    domains && ["Δ inter to solo", (row) => el("td", { "data-key": row.delta ?? "" }, row.delta === null ? "–" : (row.delta > 0 ? "+" : "") + fixed(metric.digits)(row.delta))],
+    rows.some((row) => row.worst) && ["worst client", (row, k) => numberCell(row.worst, worst[k])],
+    rows.some((row) => row.spread) && ["spread", (row) => numberCell(row.spread, null)],
     ["traffic / round", (row) => el("td", { "data-key": row.traffic }, bytes(row.traffic))],
     ["messages", (row) => el("td", { "data-key": row.messages }, String(Math.round(row.messages)))],
     ["time", (row) => el("td", { "data-key": row.seconds }, duration(row.seconds))],
@@ -53,8 +61,29 @@ function summary(group) {
   const buttons = [["latex", "LaTeX"], ["md", "Markdown"], ["csv", "CSV"]].map(([kind, name]) =>
     el("button", { type: "button", "data-copy": kind, onclick: () => copy(group.text[kind], name) }, name));
   return [el("div", { class: "controls" }, el("label", {}, "copy as"), ...buttons), el("div", { class: "card scroll" }, summaryTable(group)),
-    el("p", { class: "hint" }, "Percent; mean of the last three evaluated rounds, ± standard deviation over seeds. Best in bold, second underlined."),
+    el("p", { class: "hint" }, "Mean of the last three evaluated rounds, ± standard deviation over seeds. Worst client: on its own test data; spread: standard deviation over clients. Best in bold, second underlined."),
     group.notes.length ? el("details", {}, el("summary", {}, "notes on published numbers and data"), ...group.notes.map((text) => el("p", { class: "note" }, text))) : ""];
+}
+
+const METRIC_VIEWS = [["intra", "own domain"], ["inter", "other domains"], ["worst", "worst client"], ["spread", "spread over clients"]];
+function metricsTable(rows, view) {
+  const metrics = rows.flatMap((row) => row.metrics).filter((m, k, all) => all.findIndex((o) => o.name === m.name) === k);
+  const of = (row, name) => row.metrics.find((m) => m.name === name)?.[view] ?? null;
+  const places = metrics.map((m) => placesOf(rows.map((row) => of(row, m.name)), m.larger && view !== "spread"));
+  const lines = rows.map((row, k) => el("tr", {}, el("td", { "data-key": row.label }, row.label), ...metrics.map((m, c) => numberCell(of(row, m.name), places[c][k]))));
+  return sortable(el("table", { id: "metrics" }, el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "method"), ...metrics.map((m) => el("th", { scope: "col" }, `${m.heading} ${m.larger ? "↑" : "↓"}`)))), el("tbody", {}, ...lines)));
+}
+function metricsSection(group, runs) {
+  const views = METRIC_VIEWS.filter(([view]) => group.rows.some((row) => row.metrics.some((m) => m[view])));
+  const place = el("div", { class: "card scroll" }), draw = (view) => place.replaceChildren(metricsTable(group.rows, view));
+  draw("intra");
+  return [el("div", { class: "controls" }, segments(views, "intra", draw)), place, ...runs.filter((run) => run.intervals.length).map((run) => clientsTable(run, group.metric))];
+}
+function clientsTable(run, metric) {
+  const text = fixed(metric.digits), best = run.intervals.some((each) => each.best_round !== null);
+  const names = ["client", metric.heading, "95 % interval", ...(best ? ["best round", "in that round"] : [])];
+  const lines = run.intervals.map((each) => el("tr", {}, ...[each.client, text(each.value), each.low === null ? "–" : `${text(each.low)} – ${text(each.high)}`, ...(best ? [each.best_round ?? "–", text(each.at_best)] : [])].map((v) => el("td", {}, String(v)))));
+  return el("details", {}, el("summary", {}, `${run.name}: each client on its own test data`), el("div", { class: "card scroll" }, el("table", {}, el("thead", {}, el("tr", {}, ...names.map((n) => el("th", { scope: "col" }, n)))), el("tbody", {}, ...lines))));
 }
 
 function differences(rows) {
@@ -75,6 +104,7 @@ function figuresOf(runs) {
   return runs.flatMap((run) => (run.figures || []).map((f) => el("figure", {}, el("img", { src: f.src, alt: f.title, decoding: "async" }), el("figcaption", {}, el("b", {}, f.title), runs.length > 1 ? ` · ${run.name}` : "", el("br"), f.caption))));
 }
 
+const capital = (text) => text[0].toUpperCase() + text.slice(1);
 const section = (id, title, hint, ...content) => el("section", { id }, el("h2", {}, title), hint ? el("p", { class: "hint" }, hint) : null, ...content);
 function build(group) {
   const rows = group.rows.map((row, i) => ({ label: row.label, i, runs: row.runs.map((k) => DATA.runs[k]) }));
@@ -82,8 +112,9 @@ function build(group) {
   const figures = figuresOf(runs);
   const sections = [
     section("s-summary", "Summary", null, ...summary(group)),
-    section("s-curves", "Accuracy per round", rows.some((r) => r.runs.length > 1) ? "Lines are means over seeds, bands are one standard deviation." : null, curves.node),
-    section("s-matrix", "Accuracy matrix", "Accuracy in percent: one row per client model, one column per test set. The slider selects the round; \"minus\" subtracts another run.", matrix.node),
+    section("s-metrics", "Metrics", "All metrics, averaged over the clients. Intervals: percentile bootstrap over the test samples, in the last round.", ...metricsSection(group, runs)),
+    section("s-curves", `${capital(group.metric.title)} per round`, rows.some((r) => r.runs.length > 1) ? "Lines are means over seeds, bands are one standard deviation." : null, curves.node),
+    section("s-matrix", `${capital(group.metric.title)} matrix`, "One row per client model, one column per test set. The slider selects the round; \"minus\" subtracts another run.", matrix.node),
     section("s-losses", "Losses per client", null, losses.node),
     section("s-traffic", "Traffic", null, traffic.node),
     section("s-time", "Time", null, time.node),
@@ -93,7 +124,7 @@ function build(group) {
     section("s-files", "Files and versions", null, el("div", { class: "sources" }, ...provenance(runs))),
   ].filter(Boolean);
   byId("content").replaceChildren(...sections);
-  byId("nav").replaceChildren(...sections.map((s) => el("a", { href: `#${s.id}` }, { "s-summary": "Summary", "s-curves": "Curves", "s-matrix": "Matrix", "s-losses": "Losses", "s-traffic": "Traffic", "s-time": "Time", "s-figures": "Figures", "s-left-out": "Left out", "s-settings": "Settings", "s-files": "Files" }[s.id])));
+  byId("nav").replaceChildren(...sections.map((s) => el("a", { href: `#${s.id}` }, { "s-summary": "Summary", "s-metrics": "Metrics", "s-curves": "Curves", "s-matrix": "Matrix", "s-losses": "Losses", "s-traffic": "Traffic", "s-time": "Time", "s-figures": "Figures", "s-left-out": "Left out", "s-settings": "Settings", "s-files": "Files" }[s.id])));
   for (const shown of [curves, matrix, losses, traffic, time]) shown.show(rows);
 }
 byId("theme-place").replaceWith(themeButton());

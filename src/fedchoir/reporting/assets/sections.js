@@ -19,10 +19,12 @@ const AXES = {
   time: { label: "time so far", format: duration, of: (run) => cumulate(run.rounds.map((_, k) => sum(Object.values(run.seconds).map((s) => s[k])))) },
 };
 
-const INTRA_TITLE = "intra-domain accuracy, %";
+// the metric that the runs show; all runs of a group have the same one
+const metricOf = (rows) => rows[0]?.runs[0]?.metric ?? { title: "accuracy", percent: true, digits: 2, larger: true };
+const titled = (metric, text) => `${text.replace("accuracy", metric.title)}${metric.percent ? ", %" : ""}`;
 function curvesSection(hidden) {
   const legend = el("div", { class: "legend" });
-  const inter = lineChart("inter-domain accuracy, %"), intra = lineChart(INTRA_TITLE);
+  const inter = lineChart(""), intra = lineChart("");
   let axis = "round", rows = [];
   const controls = el("div", { class: "controls" }, el("label", {}, "x axis ", segments([["round", "rounds"], ["traffic", "traffic"], ["time", "time"]], axis, (v) => { axis = v; draw(); })));
   const interCard = el("div", { class: "card" }, inter.node);
@@ -33,8 +35,9 @@ function curvesSection(hidden) {
     const domains = rows.some((row) => row.runs.some((run) => run.inter.some((v) => v !== null)));
     interCard.hidden = !domains;
     plots.className = domains ? "grid2" : "";
-    inter.show({ x, y: { label: "inter", format: short, exact: percent }, named: true, series: series("inter") });
-    intra.show({ x, y: { label: "intra", format: short, exact: percent }, named: true, title: domains ? INTRA_TITLE : "accuracy on the test set, %", series: series("intra") });
+    const metric = metricOf(rows), exact = fixed(metric.digits);
+    inter.show({ x, y: { label: "inter", format: short, exact }, named: true, title: titled(metric, "inter-domain accuracy"), series: series("inter") });
+    intra.show({ x, y: { label: "intra", format: short, exact }, named: true, title: titled(metric, domains ? "intra-domain accuracy" : "accuracy on the test set"), series: series("intra") });
   }
   function show(next) {
     rows = next;
@@ -49,9 +52,10 @@ function curvesSection(hidden) {
   return { node: el("div", {}, controls, legend, plots), show };
 }
 
-// selected at first: the row with the best final inter-domain accuracy
+// selected at first: the row with the best final inter-domain score
 function bestOption(rows) {
-  const last = (run) => [...(run.inter.some((v) => v !== null) ? run.inter : run.intra)].reverse().find((v) => v !== null) ?? -1;
+  const sign = metricOf(rows).larger ? 1 : -1;
+  const last = (run) => sign * ([...(run.inter.some((v) => v !== null) ? run.inter : run.intra)].reverse().find((v) => v !== null) ?? -sign);
   const best = rows.reduce((a, b) => (meanSd(b.runs.map(last)).mean > meanSd(a.runs.map(last)).mean ? b : a));
   return `${best.label}|${best.runs.length > 1 ? "mean" : 0}`;
 }
@@ -65,7 +69,7 @@ function pickRuns(rows, value) {
 }
 // the mean matrix of some runs at an evaluated round
 function matrixAt(runs, round) {
-  const found = runs.map((run) => run.accuracy[run.rounds.indexOf(round)]).filter(Boolean);
+  const found = runs.map((run) => run.scores[run.rounds.indexOf(round)]).filter(Boolean);
   if (!found.length) return null;
   return found[0].map((line, i) => line.map((_, j) => { const v = found.map((m) => m[i][j]); return v.includes(null) ? null : sum(v) / v.length; }));
 }
@@ -75,7 +79,7 @@ function matrixSection() {
   const slider = el("input", { type: "range", id: "round", min: 0, max: 0, value: 0, "aria-label": "round", oninput: () => { follow = +slider.value === +slider.max; draw(); } });
   const label = el("output", { id: "round-label", for: "round" });
   const play = el("button", { type: "button", title: "play the rounds", onclick: () => (timer ? stop() : start()) }, "▶");
-  const place = el("div", { id: "matrix" }), each = lineChart("accuracy of each client, %", 280);
+  const place = el("div", { id: "matrix" }), each = lineChart("", 280);
   let rows = [], follow = true, timer = null, rounds = [];
   const stop = () => { clearInterval(timer); timer = null; play.textContent = "▶"; };
   function start() {
@@ -85,20 +89,21 @@ function matrixSection() {
   }
   function draw() {
     const runs = pickRuns(rows, which.select.value), less = pickRuns(rows, minus.select.value);
-    rounds = [...new Set(runs.flatMap((run) => run.rounds.filter((_, k) => run.accuracy[k])))].sort((a, b) => a - b);
+    rounds = [...new Set(runs.flatMap((run) => run.rounds.filter((_, k) => run.scores[k])))].sort((a, b) => a - b);
     if (!rounds.length) { place.replaceChildren(el("p", { class: "empty" }, "no round has been evaluated yet")); return; }
     slider.max = rounds.length - 1;
     if (follow) slider.value = slider.max;
     const round = rounds[Math.min(+slider.value, rounds.length - 1)], run = runs[0];
     label.textContent = `round ${round} of ${run.planned}`;
-    let values = matrixAt(runs, round), lo = 0, hi = 100, stops = VIRIDIS, format = fixed(1);
+    const { percent: isPercent, digits } = run.metric, places = isPercent ? 1 : digits;
+    let values = matrixAt(runs, round), lo = 0, hi = isPercent ? 100 : Math.max(1, ...values.flat()), stops = VIRIDIS, format = fixed(places);
     const base = less.length ? matrixAt(less, round) : null;
     if (base && base.length === values.length && base[0].length === values[0].length) {
       values = values.map((line, i) => line.map((v, j) => (v === null || base[i][j] === null ? null : v - base[i][j])));
-      hi = Math.max(5, ...values.flat().map((v) => Math.abs(v || 0)));
+      hi = Math.max(isPercent ? 5 : 0.05, ...values.flat().map((v) => Math.abs(v || 0)));
       lo = -hi;
       stops = DIVERGING;
-      format = (v) => (v > 0 ? "+" : "") + fixed(1)(v);
+      format = (v) => (v > 0 ? "+" : "") + fixed(places)(v);
     }
     if (run.tests.length === 1) {
       const own = base ? null : run.own[run.rounds.indexOf(round)];
@@ -119,8 +124,9 @@ function matrixSection() {
       const values = line.filter((v, j) => v !== null && (!inter || j !== own));
       return values.length ? sum(values) / values.length : null;
     };
-    each.show({ x: AXES.round, y: { label: inter ? "inter" : "accuracy", format: short, exact: percent }, mark: round, title: inter ? "inter-domain accuracy of each client, %" : "accuracy of each client, %",
-      series: runs[0].clients.map((client, c) => ({ name: client.name, i: c, points: overSeeds({ runs }, (run) => run.rounds.map((r, k) => [r, run.accuracy[k] ? value(run.accuracy[k][c], run.own_tests[c]) : null])) })) });
+    const metric = runs[0].metric;
+    each.show({ x: AXES.round, y: { label: inter ? "inter" : metric.title, format: short, exact: fixed(metric.digits) }, mark: round, title: titled(metric, inter ? "inter-domain accuracy of each client" : "accuracy of each client"),
+      series: runs[0].clients.map((client, c) => ({ name: client.name, i: c, points: overSeeds({ runs }, (run) => run.rounds.map((r, k) => [r, run.scores[k] ? value(run.scores[k][c], run.own_tests[c]) : null])) })) });
   }
   function show(next) {
     rows = next;

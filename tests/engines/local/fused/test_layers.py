@@ -19,6 +19,7 @@ from fedchoir.engines.local.fused.layers import (
     use_fused_layers,
 )
 from fedchoir.models import build
+from fedchoir.utils.input_spec import InputSpec
 
 
 @pytest.mark.parametrize(
@@ -26,7 +27,7 @@ from fedchoir.models import build
 )
 def test_a_model_with_fused_layers_has_the_same_weights_and_outputs(name: str, block: type[nn.Module]) -> None:
     torch.manual_seed(0)
-    model = build(name, 4, image_size=32).eval()
+    model = build(name, 4, InputSpec.image(32)).eval()
     x = torch.randn(2, 3, 32, 32)
     names, before = list(model.state_dict()), model(x)
     use_fused_layers(model)
@@ -43,7 +44,7 @@ def test_a_model_with_fused_layers_has_the_same_weights_and_outputs(name: str, b
 
 
 def test_group_norm_is_left_to_torch() -> None:
-    model = build("resnet10_gn@16", 4, image_size=32)
+    model = build("resnet10_gn@16", 4, InputSpec.image(32))
     use_fused_layers(model)
     kinds = {type(m) for m in model.modules()}
     assert BasicBlock in kinds
@@ -82,7 +83,7 @@ def test_a_fused_step_on_a_gpu_is_the_plain_step(name: str, monkeypatch: pytest.
     torch.manual_seed(0)
     models = []
     for _ in range(2):
-        model = build(name, 4, image_size=32).cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        model = build(name, 4, InputSpec.image(32)).cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         for m in model.modules():
             if hasattr(m, "p"):
                 m.p = 0.0  # dropout would differ

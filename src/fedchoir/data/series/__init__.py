@@ -1,0 +1,1 @@
+"""Series: measurements of several channels over time, such as sensors or ECGs."""

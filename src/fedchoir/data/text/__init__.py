@@ -1,0 +1,1 @@
+"""Text: token ids, padded with 0 to one length."""

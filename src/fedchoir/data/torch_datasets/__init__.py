@@ -1,0 +1,1 @@
+"""Samples of any kind, from a user's own torch Datasets."""

@@ -1,0 +1,75 @@
+"""The text of a model card: what a model was trained on, by which method, how good it is, and how to use it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+_USE = {
+    "torch": """```python
+model.load_state_dict(torch.load("{file}", weights_only=True))
+```
+The file holds the weights alone. Apply the preprocessing below before the model.""",
+    "safetensors": """```python
+model.load_state_dict(safetensors.torch.load_file("{file}"))
+```
+The file holds the weights alone. Apply the preprocessing below before the model.""",
+    "onnx": """```python
+session = onnxruntime.InferenceSession("{file}")
+(probabilities,) = session.run(None, {{"samples": samples}})
+```
+The preprocessing is inside.""",
+    "torch-export": """```python
+probabilities = torch.export.load("{file}").module()(samples)
+```
+The preprocessing is inside.""",
+}
+
+
+def card_text(facts: Mapping[str, Any]) -> str:
+    """The card as Markdown."""
+    which = "the client's best round by its validation samples" if facts["best_round"] else "the last round"
+    shape = "×".join(map(str, facts["inputs"]["shape"]))
+    lines = [
+        f"# {facts['client']}: {facts['architecture']}",
+        "",
+        f"- Trained with **{facts['method']}** on `{facts['scenario']}`; seed {facts['seed']}, "
+        f"{facts['rounds']} rounds.",
+        f"- The weights are those after round {facts['round']} ({which}).",
+        f"- Training samples of this client: {facts['training_samples']}. Other clients' samples never reached it.",
+        f"- {facts['parameters']:,} parameters; inputs: {facts['inputs']['modality']}, {shape} after preprocessing.",
+        f"- Classes, in the order of the outputs: {', '.join(facts['classes'])}.",
+        "",
+        "## Metrics",
+        "",
+        *_table(facts["metrics"]),
+        "",
+        "## Use",
+        "",
+        _USE[facts["format"]].format(file=facts["file"]),
+        "",
+        "## Preprocessing",
+        "",
+        "```json",
+        json.dumps(facts["preprocessing"], indent=2),
+        "```",
+        "",
+        "## Limits",
+        "",
+        "The metrics are those of the run's test sets and say nothing about other data. A model can reveal facts about "
+        "its training samples: treat the file like the data it was trained on.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _table(metrics: Mapping[str, Mapping[str, float]]) -> list[str]:
+    if not metrics:
+        return ["The run has no result yet, or its sites did not report metrics."]
+    tests = list(next(iter(metrics.values())))
+    rows = [f"| metric | {' | '.join(tests)} |", f"|---|{'---|' * len(tests)}"]
+    for name, values in metrics.items():
+        cells = [f"{values[test]:.4g}" if values.get(test) is not None else "" for test in tests]
+        rows.append(f"| {name} | {' | '.join(cells)} |")
+    return rows

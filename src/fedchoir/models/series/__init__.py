@@ -1,0 +1,1 @@
+"""Models for series, B×channels×time."""

@@ -1,0 +1,77 @@
+"""What `federation show` says is what a run sends: the same names, and the same number of bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.helpers import run_folder
+
+from fedchoir import Experiment, methods, run
+from fedchoir.core.result import read_events
+from fedchoir.deploy.config import FederationFile
+from fedchoir.deploy.inspection import REVEALS, describe_federation, open_method, sent_each_round
+from fedchoir.experiments.config import make_plan
+from fedchoir.experiments.run import prepare
+
+
+def federation(**changes: Any) -> FederationFile:
+    models = changes.pop("models", ("mlp", "mlp", "mlp"))
+    sites = [{"name": name, "model": model, "key": f"{name}.pub"} for name, model in zip("abc", models, strict=True)]
+    values = {"method": "fedavg", "rounds": 3, "sites": sites, "settings": {"image_size": 16}, **changes}
+    return FederationFile.model_validate(values)
+
+
+def described(**changes: Any) -> str:
+    file = federation(**changes)
+    return "\n".join(describe_federation(file, open_method(file, "mlp")))
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fccl+", "fedmd", "fedproc", "solo", "fbcl"])
+def test_the_announced_bytes_are_those_of_a_run(name: str, small: Callable[..., Experiment]) -> None:
+    experiment = small(name, rounds=2)
+    run(experiment)
+    sent = [event["bytes_up"] for event in read_events(run_folder(experiment) / "events.jsonl")]
+    method, _, _ = prepare(make_plan(experiment))
+    announced = [sum(s.bytes for s in each) for each in sent_each_round(method)]
+    assert [count * len(method.spec.clients) for count in announced] == sent
+
+
+@pytest.mark.parametrize("name", sorted(methods.registry()))
+def test_every_method_is_described(name: str) -> None:
+    needs = methods.get(name).needs_public
+    text = described(method=name, public="photos" if needs else None, settings={"image_size": 16, "public_size": 64})
+    assert "What your site sends" in text
+    assert ("no payload" in text) or any(words in text for words in REVEALS.values())
+
+
+def test_weights_public_outputs_and_protections_in_plain_words() -> None:
+    text = described()
+    assert "upload: weights" in text
+    assert REVEALS["weights"] in text
+    assert "every payload of your site, by itself" in text
+    assert "the network: nobody (TLS)" in text
+    settings = {"dp_noise": 1.0, "public_size": 64}
+    text = described(
+        method="fedmd", public="photos", secure=True, settings=settings, models=("mlp", "mlp", "simple_cnn@4")
+    )
+    assert "share: logits, 64×10, 2.5 KiB (public outputs)" in text
+    assert "in the whole run: 7.5 KiB" in text
+    assert REVEALS["weights"] not in text
+    assert "only sums over sites" in text
+    assert "differential privacy: noise 1, clipping at 1, δ = 1e-05" in text
+    assert "training losses and accuracies stay at your site" in text
+
+
+def test_a_site_that_is_drawn_for_some_rounds_sends_in_those() -> None:
+    file = federation(rounds=6, settings={"image_size": 16, "fraction": 0.34})
+    rounds = list(sent_each_round(open_method(file, "mlp")))
+    assert 0 < sum(map(bool, rounds)) < 6
+
+
+def test_no_file_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    described()
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,60 @@
+"""The attacks that a site mounts on its own model before it joins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.conftest import draw_shapes
+
+from fedchoir.deploy.config import FederationFile
+from fedchoir.deploy.leakage import describe_leakage, membership, reconstruction, rehearse
+from fedchoir.deploy.site_data import LocalSite
+
+SETTINGS = {"image_size": 16, "local_batch": 8, "local_lr": 0.01, "public_size": 32, "public_batch": 16}
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> LocalSite:
+    rng = np.random.default_rng(0)
+    train, test = draw_shapes(rng, 24, (1, 0.1, 0.1), 60), draw_shapes(rng, 24, (1, 0.1, 0.1), 60)
+    arrays = {"train_x": train["x"], "train_y": train["y"], "test_x": test["x"], "test_y": test["y"]}
+    np.savez(tmp_path / "a.npz", **arrays)
+    np.savez(tmp_path / "public.npz", x=rng.integers(0, 256, (32, 16, 16, 3), dtype=np.uint8))
+    public = str(tmp_path / "public.npz")
+    return LocalSite("a", "mlp", tmp_path / "a.npz", tmp_path / "work", public=public, device="cpu")
+
+
+def federation(method: str, models: tuple[str, str] = ("mlp", "mlp"), **settings: Any) -> FederationFile:
+    sites = [{"name": name, "model": model, "key": f"{name}.pub"} for name, model in zip("ab", models, strict=True)]
+    values = {"method": method, "public": "public.npz", "rounds": 3, "sites": sites, "settings": SETTINGS | settings}
+    return FederationFile.model_validate(values)
+
+
+def test_weights_of_a_perceptron_give_samples_away(site: LocalSite) -> None:
+    rehearsal = rehearse(federation("fedavg", local_batch=24), site, epochs=1)
+    found = reconstruction(rehearsal)
+    assert found is not None
+    assert found.samples == 24
+    assert found.best > 20
+    assert found.best > found.chance
+    ((who, auc),) = membership(rehearsal)
+    assert who == "someone who has your model"
+    assert 0 <= auc.low <= auc.value <= auc.high <= 1
+
+
+def test_noise_hides_them(site: LocalSite) -> None:
+    pytest.importorskip("opacus")
+    found = reconstruction(rehearse(federation("fedavg", local_batch=24, dp_noise=1.0), site, epochs=1))
+    assert found is not None
+    assert found.best < 15
+
+
+def test_methods_without_weights_are_attacked_through_their_outputs(site: LocalSite) -> None:
+    lines = list(describe_leakage(federation("fedmd", models=("mlp", "simple_cnn@4")), site, epochs=2))
+    text = "\n".join(lines)
+    assert "someone who has what you send about public samples: 0." in text
+    assert "Not tried: this method sends no weights" in text
+    assert "95 %" in text
