@@ -24,7 +24,7 @@ from fedchoir.data.preprocessing import Preprocessing, describe_preprocessing, l
 from fedchoir.data.samples import Samples
 from fedchoir.engines.local.state_cache import state_name
 from fedchoir.methods.base import Method
-from fedchoir.models import Model, build
+from fedchoir.models import Model
 from fedchoir.models.spec import ModelSpec
 from fedchoir.payload import load_tensors
 from fedchoir.privacy.dp import without_batchnorm
@@ -129,12 +129,13 @@ def load_model(folder: Path | str, client: str | None = None, *, best: bool = Fa
 
 def load_trained(folder: Path, client: str | None = None, *, best: bool = False) -> TrainedModel:
     """A client's trained model with its preprocessing; ``client`` may be left out if there is only one."""
+    folder = _run_folder(folder)
     described = read_models(folder)
     index = _index(described, client, folder)
     entry = described.clients[index]
     method_class = methods.get(described.method)
     method = method_class(method_class.Params(**described.settings), described.spec())
-    model = build(ModelSpec.parse(entry.model).architecture, len(described.classes), described.inputs)
+    model = method.build_model(ModelSpec.parse(entry.model).architecture)
     if method.params.dp_noise:
         without_batchnorm(model)
     modules = nn.ModuleDict(method.extra_modules(model))
@@ -150,6 +151,15 @@ def load_trained(folder: Path, client: str | None = None, *, best: bool = False)
     preprocessing = load_preprocessing(entry.preprocessing, method.params)
     predictor = nn.Sequential(method.inference_module(model, modules), nn.Softmax(dim=1)).eval()
     return TrainedModel(model, predictor, preprocessing, described, entry, round_index + 1, best, folder)
+
+
+def _run_folder(folder: Path) -> Path:
+    """The folder of a run as it is; of the work folder of a node, its only run."""
+    runs = [] if (folder / FILE).exists() else [path.parent for path in folder.glob(f"state/*/{FILE}")]
+    if len(runs) > 1:
+        newest_first = sorted(runs, key=lambda run: (run / FILE).stat().st_mtime, reverse=True)
+        raise UsageError(f"{folder} has {len(runs)} runs; give one, newest first: {', '.join(map(str, newest_first))}")
+    return runs[0] if runs else folder
 
 
 def read_models(folder: Path) -> RunModels:

@@ -149,13 +149,17 @@ class Method:
         """A client's trained model: the module whose logits or log-probabilities `predict` gives."""
         return model
 
-    # -- what the server knows about models that all clients share -------------------------------------------------
+    # -- models ----------------------------------------------------------------------------------------------------
+
+    def build_model(self, name: str) -> Model:
+        """A client's model from its name, with random weights unless its options say otherwise."""
+        return build(name, len(self.spec.classes), self.spec.inputs)
 
     def _initial_model(self) -> Model:
         spec, name = self.spec, self.spec.clients[0].model
         if not spec.homogeneous and ModelSpec.parse(name).kind == "remote":
             name = SMALL_MODELS[spec.inputs.modality]  # what clients with different models send does not depend on them
-        return build(name, len(spec.classes), spec.inputs)
+        return self.build_model(name)
 
     @cached_property
     def architecture(self) -> Model:

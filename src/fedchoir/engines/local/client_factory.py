@@ -16,7 +16,7 @@ from fedchoir.core.private_training import PrivateTrainer
 from fedchoir.core.robust import flipped_labels
 from fedchoir.data.scenario import ClientData
 from fedchoir.methods.base import Method
-from fedchoir.models import Model, build, laid_out
+from fedchoir.models import Model, laid_out
 from fedchoir.privacy.dp import without_batchnorm
 from fedchoir.utils.rng import seeded
 
@@ -45,7 +45,7 @@ def new_modules(method: Method, index: int, name: str | None = None) -> ClientMo
     """
     spec = method.spec
     with seeded(spec.seed, "model", "shared" if spec.homogeneous else index):
-        model = build(name or spec.clients[index].model, len(spec.classes), spec.inputs)
+        model = method.build_model(name or spec.clients[index].model)
         if method.params.dp_noise:
             without_batchnorm(model)
             if model.head_only:
