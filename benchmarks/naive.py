@@ -78,7 +78,7 @@ class PlainLoop:
 
         size = params.image_size
         weak = (T.RandomResizedCrop(size, scale=(0.2, 1.0)), T.RandomHorizontalFlip())
-        self.public = loader(public, [0] * len(public), params.public_batch, True, *weak)
+        self.public = loader(public.samples, [0] * len(public), params.public_batch, True, *weak)
         self.private = [loader(c.train, c.train.labels.tolist(), params.local_batch, True) for c in scenario.clients]
         self.tests = [loader(t, t.labels.tolist(), 250, False) for t in scenario.tests.values()]
 

@@ -21,7 +21,8 @@ from tests.helpers import Stop, StopAfter, assert_same
 PUBLIC = [
     "MODEL", "MODULE", "Aggregator", "Batch", "Client", "Exchange", "Experiment", "Field", "Method", "Payload",
     "PublicBatch", "PublicMethod", "Result", "Round", "Script", "Settings", "Step", "Teacher", "UsageError",
-    "__version__", "by_name", "gather", "losses", "mean", "run", "sends", "state_payload", "weighted_mean",
+    "__version__", "by_name", "gather", "load_model", "losses", "mean", "run", "sends", "state_payload",
+    "weighted_mean",
 ]  # fmt: skip
 CLASSES = [name for name in PUBLIC if inspect.isclass(getattr(fedchoir, name))]
 FUNCTIONS = [name for name in PUBLIC if inspect.isfunction(getattr(fedchoir, name)) and name != "Field"]

@@ -29,7 +29,9 @@ def test_every_method_runs_on_sums_or_is_refused(name: str, small: Callable[...,
 
 
 def test_a_client_with_non_finite_numbers_is_left_out_alone(small: Callable[..., Experiment]) -> None:
-    experiment = small("fedmd", rounds=1, secure=True, settings={"attack": "nan", "attackers": 1})
+    """Four clients: a secure sum of three needs all of them."""
+    settings = {"attack": "nan", "attackers": 1, "clients": 4}
+    experiment = small("fedmd", rounds=1, secure=True, settings=settings)
     result = run(experiment)
     (event,) = events(experiment)
     assert {out["client"] for out in event["left_out"]} == {result.clients[-1]["name"]}

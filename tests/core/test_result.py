@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fedchoir.core.federation_spec import ClientInfo, FederationSpec
-from fedchoir.core.result import load_result, own_mean, read_events, split_rows, summarise, versions
+from fedchoir.core.result import Result, load_result, own_mean, read_events, split_rows, summarise, versions
 from fedchoir.utils.errors import UsageError
 
 TESTS = ("x", "y")
@@ -105,5 +106,16 @@ def test_an_event_that_a_crash_cut_off_is_skipped(tmp_path: Path) -> None:
 
 
 def test_versions_name_what_numbers_depend_on() -> None:
-    assert {"fedchoir", "python", "torch", "torchvision", "timm", "numpy"} == set(versions())
+    assert {"fedchoir", "python", "torch", "torchvision", "timm", "numpy", "scikit-learn"} == set(versions())
     assert "missing" not in versions().values()
+
+
+def test_a_result_has_the_unseen_accuracy_only_if_a_domain_is_held_out() -> None:
+    accuracy = [[60.0, 20.0], [40.0, 80.0]]
+    usual = summarise(make_spec("x", "x"), TESTS, [event(0, accuracy)], FACTS)
+    assert (usual.unseen, usual.unseen_avg) == ({}, None)
+    assert "unseen" not in usual.model_dump(mode="json")
+    result = summarise(replace(make_spec("x", "x"), held_out="y"), TESTS, [event(0, accuracy)], FACTS)
+    assert (result.unseen["y"].clients, result.unseen_avg, result.inter_avg) == ([20.0, 80.0], 50.0, 50.0)
+    assert Result.model_validate_json(result.model_dump_json()) == result
+    assert result.model_dump(include={"seed"}) == {"seed": result.seed}

@@ -76,7 +76,7 @@ def test_digits_from_npz_notes_what_is_not_the_papers(digits_root, assert_disjoi
     assert sizes(scenario) == [150, 80, 200, 200]
     assert_disjoint(scenario)
     said = "\n".join(scenario.notes)
-    assert "svhn: all 200 training images used, 5000 in the papers" in said
+    assert "svhn: all 200 training samples used, 5000 in the papers" in said
     assert "syn: read from syn.npz, not from the original" in said
     assert "mnist: 200 training images found, 60000 in the complete data set" in said
 
@@ -98,7 +98,7 @@ def test_more_clients_than_domains(digits_root, assert_disjoint):
     assert_disjoint(scenario)
     uneven = load_scenario("digits", root=digits_root, options=DataOptions(clients=6, private=(50,)))
     assert [c.name for c in uneven.clients] == ["mnist-0", "mnist-1", "usps-0", "usps-1", "svhn", "syn"]
-    with pytest.raises(UsageError, match="clients: 5 clients for the 4 private images of mnist"):
+    with pytest.raises(UsageError, match="clients: 5 clients for the 4 private samples of mnist"):
         load_scenario("digits", root=digits_root, options=DataOptions(clients=20, private=(4,)))
 
 
@@ -155,7 +155,7 @@ def test_validation_holds_training_images_back_and_never_looks_at_the_test(
         assert 0.1 < len(held) / len(before.train) < 0.3
         assert set(held.labels.tolist()) == set(before.train.labels.tolist())
     assert [hashes(t) for t in found.tests.values()] == [hashes(t) for t in other.tests.values()]  # whatever the seed
-    assert sum("held-back training images (test_split='validation')" in note for note in found.notes) == 4
+    assert sum("held-back training samples (test_split='validation')" in note for note in found.notes) == 4
 
 
 def test_whole_folder_leaves_official_test_splits_alone(digits_root, assert_disjoint):
@@ -174,7 +174,7 @@ def test_office31_and_office_home(tmp_path, write_tree):
     assert (sizes(three), three.top_k) == ([8, 8, 8], 5)
     home = load_scenario("office-home", root=tmp_path)
     assert sizes(home) == [16, 16, 16, 16]
-    assert "RealWorld: all 16 training images used, 2000 in the papers" in home.notes
+    assert "RealWorld: all 16 training samples used, 2000 in the papers" in home.notes
 
 
 def test_test_images_among_the_training_images_are_left_out(tmp_path, write_npz):
@@ -183,7 +183,7 @@ def test_test_images_among_the_training_images_are_left_out(tmp_path, write_npz)
         write_npz(tmp_path / f"{name}.npz", train=20, test=3, train_x=images, test_x=images[[4, 5, 4]])
     scenario = load_scenario("digits", root=tmp_path, options=DataOptions(private=(18,)))
     assert sizes(scenario) == [18] * 4
-    assert "mnist: 2 training images left out, because they are also in the test set" in scenario.notes
+    assert "mnist: 2 training samples left out, because they are also in the test set" in scenario.notes
 
 
 def test_folder_of_npz_with_seven_classes(sites, assert_disjoint):
@@ -255,7 +255,7 @@ def test_everyone_has_what_all_had_and_labels_stay_with_their_images():
     }
     for client in together.clients:
         assert [labelled[h] for h in client.train.hashes()] == client.train.labels.tolist()
-    said = "CENTRALIZED: every client trains on the 70 private images of all clients"
+    said = "CENTRALIZED: every client trains on the 70 private samples of all clients"
     assert together.notes == (*apart.notes, said)
     assert {name: len(test) for name, test in together.tests.items()} == {n: len(t) for n, t in apart.tests.items()}
 

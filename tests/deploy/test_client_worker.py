@@ -20,6 +20,7 @@ from fedchoir.core.private_training import spent
 from fedchoir.deploy import run_folder
 from fedchoir.deploy.client_worker import ClientWorker
 from fedchoir.deploy.policy import Policy
+from fedchoir.deploy.site_data import LocalSite
 from fedchoir.engines.messages import Envelope, MessageError
 from fedchoir.payload import Payload
 from fedchoir.utils.errors import QuorumError
@@ -31,7 +32,7 @@ def header(**changes: Any) -> str:
 
 
 def test_runs_cannot_name_files_outside_the_work_folder(tmp_path: Path) -> None:
-    worker = ClientWorker(None, tmp_path, TRUSTING)  # type: ignore[arg-type]
+    worker = ClientWorker(LocalSite("a", "mlp", tmp_path, tmp_path), tmp_path, TRUSTING)
     with pytest.raises(MessageError, match="the request is malformed: run"):
         worker.handle(header(run="../../etc", key_request={"kind": "encryption_key"}), [])
     assert [path.name for path in tmp_path.iterdir()] == ["audit.jsonl"]

@@ -28,6 +28,7 @@ def info(name: str, **changes: Any) -> SiteInfo:
     values = {
         "name": name, "model": "mlp", "train": 48, "test": 32, "classes": ["cat", "dog"],
         "public": {"digest": "0123" * 16, "size": 40}, "versions": {}, "free": 2**30,
+        "inputs": {"modality": "image", "shape": [3, 32, 32], "vocabulary": 0, "tensors": []},
     }  # fmt: skip
     return SiteInfo.model_validate({**values, **changes})
 
@@ -40,8 +41,8 @@ def test_a_site_that_fits_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"train": 1}, "has 1 training images; it needs at least 2"),
-        ({"train": 10**9}, "states 1000000000 training images, and max_train is 10000000"),
+        ({"train": 1}, "has 1 training samples; it needs at least 2"),
+        ({"train": 10**9}, "states 1000000000 training samples, and max_train is 10000000"),
         ({"model": "resnet10"}, "has the architecture resnet10, but the file names mlp"),
         ({"classes": ["cat", "eel"]}, "its class names differ from those of a: dog, eel"),
         ({"classes": ["dog", "cat"]}, "its class names differ from those of a: in order"),
@@ -82,8 +83,8 @@ def test_the_federation_is_described_by_its_sites() -> None:
     assert (spec.classes, spec.rounds, spec.seed, spec.public_size) == (("cat", "dog"), 7, 3, 40)
     assert lines == [
         "waiting for a, b",
-        "a: mlp, 48 training and 32 test images, 2 classes, 1 GiB free",
-        "b: mlp, 48 training and 32 test images, 2 classes, 1 GiB free",
+        "a: mlp, 48 training and 32 test samples, 2 classes, 1 GiB free",
+        "b: mlp, 48 training and 32 test samples, 2 classes, 1 GiB free",
     ]
 
 

@@ -113,13 +113,13 @@ class DishonestServer:
         plan = self.federation.plan()
         infos = [self.ask(self.site_info(), node=k, kind=SITE_INFO).header for k in range(len(self.nodes))]
         clients = tuple(ClientInfo(i["name"], i["model"], i["train"], i["test"], OWN) for i in infos)
-        site = self.nodes[0].site
+        site, shared = self.nodes[0].site, infos[0]["public"] or {}
         spec = FederationSpec(
             tuple(infos[0]["classes"]), clients, plan.rounds, plan.experiment.seed,
-            public_size=infos[0]["public"]["size"], inputs=site.domain(plan.params).train.input_spec,
+            public_size=shared.get("size", 0), inputs=site.domain(plan.params).train.input_spec,
         )  # fmt: skip
         method = methods.get(self.federation.method)(plan.params, spec)
-        public = {**(public_options(plan) or {}), "digest": infos[0]["public"]["digest"]}
+        public = {**(public_options(plan) or {}), "digest": shared.get("digest")}
         engine = FlowerEngine(
             method, sites or Transport(self), run=RUN, public=public if method.needs_public else None,
             journal=self.folder / "replies.jsonl",

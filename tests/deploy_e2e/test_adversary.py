@@ -125,7 +125,7 @@ def test_losses_and_accuracies_do_not_leave_a_site_with_noise(tmp_path: Path) ->
 def test_imprint_weights_in_a_federation_that_agreed_to_send_weights(noise: float, tmp_path: Path) -> None:
     """Without noise a dishonest server sees images: docs/privacy.md says so. With noise it sees none."""
     pytest.importorskip("opacus")
-    settings = {"dp_noise": noise, "local_epochs": 1, "local_batch": 48, "local_lr": 0.1, "private_augment": "none"}
+    settings = {"dp_noise": noise, "local_epochs": 1, "local_batch": 48, "local_lr": 0.1, "optimizer": "sgd"}
     policy = {"max_epsilon": 1e6} if noise else {}
     server = DishonestServer.start(tmp_path, policy, models=("mlp",) * 3, method="fedavg", settings=settings)
     domain = server.nodes[0].site.domain(server.federation.plan().params)

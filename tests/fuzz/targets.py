@@ -8,6 +8,8 @@ import random
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from cryptography import x509
 
 from fedchoir import methods
 from fedchoir.core import checkpoint
-from fedchoir.core.actions import Exchange, PublicBatch, Step
+from fedchoir.core.actions import Action, Exchange, PublicBatch, Step
 from fedchoir.core.exchange import DeferredReport
 from fedchoir.core.federation_spec import ClientInfo, FederationSpec
 from fedchoir.data.npz import read_arrays, read_headers
@@ -31,6 +33,7 @@ from fedchoir.deploy.transport import GridTransport
 from fedchoir.engines.headers import check_request, unpack_spec
 from fedchoir.engines.messages import Envelope, MessageError, pack_action, pack_reply, pack_spec, unpack_reply
 from fedchoir.experiments.config import make_plan, read_experiment
+from fedchoir.methods.base import Method
 from fedchoir.payload import Payload, PayloadError, check
 from fedchoir.privacy.budget import PrivacyBudget, Release
 from fedchoir.reporting.run_data import read_run
@@ -56,7 +59,9 @@ LOGITS = Payload(logits=torch.randn(4, 3), scalars={"loss": 0.5})
 
 def _messages() -> Iterator[Target]:
     spec = FederationSpec(("cat", "dog"), CLIENTS, 3, 0, public_size=8)
-    method = methods.get("fedmd")(methods.get("fedmd").Params(), spec)
+    alike = replace(spec, clients=tuple(replace(client, model="mlp") for client in CLIENTS))
+    fedmd = methods.get("fedmd")(methods.get("fedmd").Params(), spec)
+    fedavg = methods.get("fedavg")(methods.get("fedavg").Params(), alike)
     payloads = [LOGITS.to_bytes(), Payload(w=torch.zeros(2), n=torch.ones(3, dtype=torch.int64)).to_bytes()]
 
     def reply(data: bytes) -> None:
@@ -67,7 +72,7 @@ def _messages() -> Iterator[Target]:
         check(payload, {"logits": "B C", "loss": "scalar"}, {"B": 4, "C": 3})
         assert bool(payload["logits"].isfinite().all())
 
-    def request(data: bytes) -> None:
+    def request(method: Method, data: bytes) -> None:
         envelope = Envelope.read(data.decode(errors="surrogateescape"), payloads)
         check_request(envelope.header)
         unpack_spec(envelope.header["plan"]["task"])
@@ -84,19 +89,24 @@ def _messages() -> Iterator[Target]:
     refused = (MessageError,)
     yield Target("reply", [text(r.header) for r in replies], reply, refused, 60)
     yield Target("payload", payloads[:1], read_payload, (PayloadError,), 60, repair=_fix_length)
-    yield Target("request", [text(_request(method, spec))], request, refused, 10)
+    batch = PublicBatch(0, 0, 0, 0, 8)
+    share = Exchange(fedmd.share, (batch,), received=[{0: LOGITS}], dims={"Q": 7})
+    download = Step(fedavg.download, received={0: LOGITS})
+    asked = _request(fedmd, spec, [Step(fedmd.local_update), share], None)
+    yield Target("request", [text(asked)], partial(request, fedmd), refused, 8)
+    asked = _request(fedavg, alike, [download, Step(fedavg.local_update)], 0)
+    yield Target("request with weights", [text(asked)], partial(request, fedavg), refused, 2)
     yield Target("site information", [text(_site_info())], site_info, refused, 40)
 
 
-def _request(method: Any, spec: FederationSpec) -> dict[str, Any]:
-    envelope, batch = Envelope({}), PublicBatch(0, 0, 0, 0, 8)
-    actions = [Step(method.local_update), Exchange(method.share, (batch,), received=[{0: LOGITS}], dims={"Q": 7})]
+def _request(method: Method, spec: FederationSpec, actions: list[Action], weights: int | None) -> dict[str, Any]:
+    envelope = Envelope({})
     work = [{"round": 1, **pack_action(envelope, action, 0)} for action in actions]
-    plan = {"method": "fedmd", "settings": method.params.model_dump(mode="json"), "task": pack_spec(spec)}
+    plan = {"method": method.name, "settings": method.params.model_dump(mode="json"), "task": pack_spec(spec)}
     return {
         "run": "0123456789abcdef", "client": 0, "serial": 5, "base": 3, "keep": [2, 3],
         "plan": {**plan, "public": {"name": "photos", "digest": "0" * 64}},
-        "work": [*work, {"round": 1, "evaluate": 0}],
+        "work": [*work, {"round": 1, "evaluate": weights}],
     }  # fmt: skip
 
 

@@ -12,8 +12,10 @@ from tests.fuzz.loop import Target, fuzz
 from tests.fuzz.targets import all_targets, folder_in_memory
 
 INPUTS = 20_000
-NAMES = ("reply", "payload", "request", "site information", "federation.toml", "experiment.toml", "checkpoint",
-         "privacy budget", "events.jsonl", "public key", "private key", "certificate", "npz", "npy", "csv")  # fmt: skip
+NAMES = (
+    "reply", "payload", "request", "request with weights", "site information", "federation.toml", "experiment.toml",
+    "checkpoint", "privacy budget", "events.jsonl", "public key", "private key", "certificate", "npz", "npy", "csv",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,8 @@ def test_a_hundred_clients_of_which_some_take_part(
     name: str, fraction: float, count: int, skew: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scored: list[int] = []
-    row = LocalEngine._row
-    monkeypatch.setattr(LocalEngine, "_row", lambda *args: scored.append(len(args[2])) or row(*args))
+    score = LocalEngine.evaluate_global
+    monkeypatch.setattr(LocalEngine, "evaluate_global", lambda *args: scored.append(len(args[2])) or score(*args))
     experiment = skew(name, rounds=1, clients=100, fraction=fraction, beta=0.5)
     result = run(experiment)
     assert len(events(experiment.out)[0]["clients"]) == count

@@ -19,7 +19,7 @@ class LocalOptions(Options):
     local_epochs: NonNegativeInt | tuple[NonNegativeInt, ...] = Field(
         20, description="epochs over the private data in each round; several numbers: one per client, in turn"
     )
-    local_batch: int = Field(128, ge=2, description="images in a private batch")
+    local_batch: int = Field(128, ge=2, description="samples in a private batch")
     local_lr: float = Field(1e-3, gt=0, description="learning rate of the local phase")
     local_weight_decay: float = Field(0.0, ge=0, description="weight decay of the local phase")
     optimizer: Optimizer = Field("adam", description="optimizer of the local phase")
@@ -27,7 +27,7 @@ class LocalOptions(Options):
     class_weights: Literal["none", "balanced"] = Field(
         "none", description="cross-entropy weighted by class: balanced is inverse to the client's own class frequencies"
     )
-    private_augment: Augmentation = Field("none", description="augmentation of private images")
+    private_augment: Augmentation = Field("none", description="augmentation of private samples")
     lr_schedule: Literal["linear", "constant"] = Field(
         "linear", description="linear: lr·(1 − 0.9·t/E) in round t of E, as in the released code"
     )
@@ -65,13 +65,13 @@ class LocalOptions(Options):
 class PublicOptions(Options):
     """Training on unlabeled public data."""
 
-    public_batch: int = Field(256, ge=2, description="images in a public batch")
+    public_batch: int = Field(256, ge=2, description="samples in a public batch")
     public_lr: float = Field(1e-3, gt=0, description="learning rate of the public phase")
     public_optimizer: Optimizer = Field("adam", description="optimizer of the public phase")
     public_weight_decay: float = Field(0.0, ge=0, description="weight decay of the public phase")
     public_epochs: int = Field(1, ge=1, description="passes over the public set in each round")
-    public_size: int = Field(5000, ge=2, description="number of public images")
-    public_augment: Augmentation = Field("weak", description="augmentation of public images, equal for all clients")
+    public_size: int = Field(5000, ge=2, description="number of public samples")
+    public_augment: Augmentation = Field("weak", description="augmentation of public samples, equal for all clients")
     public_optimizer_lifetime: Literal["round", "batch"] = Field(
         "round", description="one optimizer per round, or a new one for every batch as in the released code"
     )
@@ -96,7 +96,7 @@ class FederationOptions(Options):
         description="parameter averaging if all models are alike; auto: before-local, self-supervised methods never",
     )
     weighting: Literal["size", "uniform"] = Field(
-        "size", description="weights of parameter averaging: number of private images, or all equal"
+        "size", description="weights of parameter averaging: number of private samples, or all equal"
     )
     eval_model: Literal["global", "own"] = Field(
         "global",
@@ -126,7 +126,7 @@ class PrivacyOptions(Options):
     dp_noise: float = Field(
         0.0, ge=0, description="σ: noise relative to the clipping norm in every private step; 0: no noise, no clipping"
     )
-    dp_clip: float = Field(1.0, gt=0, description="largest norm of one image's gradient")
+    dp_clip: float = Field(1.0, gt=0, description="largest norm of one sample's gradient")
     dp_delta: float = Field(1e-5, gt=0, lt=1, description="δ at which ε is reported")
     dp_epsilon: float | None = Field(None, gt=0, description="stop before a client's ε would exceed this")
 

@@ -31,7 +31,7 @@ class ScenarioInfo:
         domains: names of the domains, and under domain shift of the test sets.
         sources: the data sets behind the domains, names for `fedchoir.data.image.datasets.load_domain`.
         source: where to get the data.
-        private: default private images per domain (count, or fraction of the training images); None: all.
+        private: default private samples per domain (count, or fraction of the training samples); None: all.
         models: the papers' architecture of each client, repeated if there are more clients.
         homogeneous_model: the papers' architecture where all clients have one.
         public: default public set.

@@ -83,7 +83,7 @@ class Policy(Options):
     methods: tuple[str, ...] | None = Field(None, description="methods that are allowed")
     settings: dict[str, Limit] = Field({}, description="settings and the values that are allowed")
     public: str | None = Field(None, description="this site's copy of the public set: a path, or a name")
-    public_sha256: str | None = Field(None, pattern=r"^[0-9a-f]{64}$", description="sha256 of the public images")
+    public_sha256: str | None = Field(None, pattern=r"^[0-9a-f]{64}$", description="sha256 of the public samples")
     max_parameters: int | None = Field(None, ge=1, description="largest model, in parameters")
     max_message_mb: float = Field(512, gt=0, description="largest message in either direction, in MiB")
     hours: str | None = Field(None, description="hours of work in local time, as in 22:00-06:00")

@@ -125,7 +125,7 @@ def register_sites(
         if site.name in transport.site_info:
             info = transport.site_info[site.name]
             clients.append(client_info(info))
-            log(f"{site.name}: {info.model}, {info.train} training and {info.test} test images, "
+            log(f"{site.name}: {info.model}, {info.train} training and {info.test} test samples, "
                 f"{len(info.classes)} classes, {info.free / 2**30:.0f} GiB free")  # fmt: skip
         else:
             log(f"{site.name} is not connected: it may join later")
@@ -179,9 +179,9 @@ def check_site_info(info: SiteInfo, federation: FederationFile, registered: Mapp
     entry = next(site for site in federation.sites if site.name == info.name)
     classes = info.classes
     if info.train < 2:
-        raise MessageError(f"has {info.train} training images; it needs at least 2")
+        raise MessageError(f"has {info.train} training samples; it needs at least 2")
     if info.train > (most := entry.max_train or federation.max_train):
-        raise MessageError(f"states {info.train} training images, and max_train is {most}")
+        raise MessageError(f"states {info.train} training samples, and max_train is {most}")
     if info.model != public_name(info.model):
         raise MessageError("gives a model with paths or options; it should send its public name")
     if entry.model is not None and public_name(entry.model) != info.model:

@@ -1,4 +1,4 @@
-"""A site's data on disk: a folder of images or an ``.npz`` file, and its copy of the public set."""
+"""A site's data on disk, and its copy of the public set."""
 
 import shutil
 from collections.abc import Mapping

@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from pydantic import NonNegativeInt, ValidationError, ValidationInfo, field_validator
+from pydantic import NonNegativeInt, ValidationInfo, field_validator
 from torch import Tensor
 
 from fedchoir.core.assignment import derangement, random_costs
@@ -14,6 +14,7 @@ from fedchoir.methods.fedntd import FedNTD
 from fedchoir.methods.fedprox import FedProx
 from fedchoir.methods.moon import MOON
 from fedchoir.payload import MODEL, Payload, sends
+from fedchoir.utils.errors import UsageError
 
 BASES: dict[str, type[FedAvg]] = {m.name: m for m in (FedAvg, FedProx, MOON, FedNTD, FedDecorr)}
 Models = dict[int, Payload]
@@ -39,9 +40,8 @@ class FedExgParams(Settings):
             raise ValueError(f"only options of {base.name} itself: {shared[0]} is an option of the whole run")
         try:
             base.Params(**value)
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise ValueError(f"options of {base.name}: {first['loc'][0]}: {first['msg']}") from None
+        except UsageError as error:
+            raise ValueError(f"options of {base.name}: {error}") from None
         return value
 
 

@@ -239,10 +239,7 @@ class GridPool(nn.Module):
 
 def laid_out(model: Model) -> Model:
     """The model with its 4-dimensional weights in its memory format."""
-    for tensor in (*model.parameters(), *model.buffers()):
-        if tensor.ndim == 4:
-            tensor.data = tensor.data.contiguous(memory_format=model.memory_format)
-    return model
+    return model.to(memory_format=model.memory_format)  # type: ignore[call-overload,no-any-return]
 
 
 def global_pool() -> nn.Module:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,12 +29,12 @@ def read_weights(path: Path) -> State:
         if path.suffix == ".safetensors":
             return load_file(path)
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:
-        raise UsageError(
-            f"weights: {path} is a pickle with Python objects and is not opened; save the weights alone: "
-            "torch.save(model.state_dict(), FILE)"
-        ) from None
     except Exception as error:  # what a damaged file makes of its reader
+        if type(error).__name__ == "UnpicklingError":
+            raise UsageError(
+                f"weights: {path} is a pickle with Python objects and is not opened; save the weights alone: "
+                "torch.save(model.state_dict(), FILE)"
+            ) from None
         raise UsageError(f"weights: {path} is no safetensors file or PyTorch checkpoint: {one_line(error)}") from None
     return _tensors(content, path)
 

@@ -41,7 +41,7 @@ def test_every_parameter_learns(name: str) -> None:
         x = torch.randn(96, 13)
     y = (x[:, 0] + x[:, 1] > 0).long()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    for _ in range(30):
+    for _ in range(100):
         optimizer.zero_grad()
         cross_entropy(model(x), y).backward()
         optimizer.step()

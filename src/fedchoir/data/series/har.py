@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import torch
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
@@ -64,6 +63,8 @@ def public_windows(windows: Windows) -> SeriesSet:
 
 def _held_out(windows: Windows, chosen: np.ndarray) -> np.ndarray:
     """Mask of the chosen windows: True where the recording is held out."""
+    import pandas as pd  # not above: it takes long to import
+
     recordings = find_recordings(windows.series[chosen])
     groups = pd.DataFrame(
         {"person": windows.people[chosen], "activity": windows.activities[chosen], "recording": recordings}
@@ -143,6 +144,8 @@ def _from_folder(folder: Path) -> Windows:
 
 
 def _numbers(path: Path, dtype: type) -> np.ndarray:
+    import pandas as pd
+
     try:
         return pd.read_csv(path, sep=r"\s+", header=None).to_numpy(dtype=dtype)
     except (OSError, ValueError) as error:

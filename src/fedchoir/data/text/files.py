@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from fedchoir.utils.errors import UsageError
 
 TEXT_COLUMNS = ("text", "sentence", "review", "content", "document")
@@ -81,6 +79,8 @@ def _json_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def _csv_rows(path: Path) -> list[dict[str, Any]]:
+    import pandas as pd  # only here: it takes long to import
+
     try:
         table = pd.read_csv(path, dtype=str, keep_default_na=False)
     except (OSError, ValueError, UnicodeDecodeError) as error:  # pandas' parser errors are ValueErrors
