@@ -65,10 +65,15 @@ TINY_SSL = {
 }  # fmt: skip
 SELF_SUPERVISED = ("byol", "fedbyol", "fedu", "fedema", "fedfoa", "fedmd-ssl", "feddf-ssl")
 FOR_METHOD |= dict.fromkeys(SELF_SUPERVISED, TINY_SSL)
+FOR_METHOD |= {"scaffold": {"optimizer": "sgd", "local_lr": 0.05, "momentum": 0.9}}
+FOR_METHOD |= {"fedkd": {"shared_model": "simple_cnn@4"}, "fedmrl": {"shared_model": "simple_cnn@4", "shared_dim": 16}}
+FOR_METHOD |= {"fedgen": {"generator_steps": 10, "hidden_dim": 32, "generator_lr": 0.005}}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "choir with a shared model": ("choir", {"shared_model": "simple_cnn@4"}),
+    "heterofl with three widths": ("heterofl", {"models": ("resnet10@4", "resnet10@8", "resnet10@6")}),
+    "fedrolex with three widths": ("fedrolex", {"models": ("resnet10@4", "resnet10@8", "resnet10@6")}),
 }
-"""Methods that store or send something of another kind with an option: method and options by name."""
+"""Methods that store or send something of another kind with an option, or with other models: method and options."""
 
 
 @pytest.fixture
@@ -78,12 +83,14 @@ def small(shapes: Path, public_shapes: Path, tmp_path: Path) -> Callable[..., Ex
     def make(method: str, name: str = "run", **changes: Any) -> Experiment:
         method, options = VARIANTS.get(method, (method, {}))
         cls = methods.get(method)
+        options = dict(options)
+        models = options.pop("models", MIXED if cls.heterogeneous else ("resnet10@4",))
         settings = {**SMALL, **options, **FOR_METHOD.get(method, {}), **changes.pop("settings", {})}
         values: dict[str, Any] = {
             "method": method,
             "scenario": str(shapes),
             "public": str(public_shapes),
-            "models": MIXED if cls.heterogeneous else ("resnet10@4",),
+            "models": models,
             "rounds": 3,
             "device": "cpu",
             "out": tmp_path / name,

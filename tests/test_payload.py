@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedchoir.payload import (
+    KEPT,
+    MODEL,
     MODULE,
     Payload,
     PayloadError,
@@ -20,6 +22,7 @@ from fedchoir.payload import (
     save_tensors,
     sends,
     state_payload,
+    zero_payload,
 )
 from fedchoir.utils.errors import UsageError
 
@@ -166,6 +169,15 @@ def test_modules_are_checked_by_name() -> None:
     check(sent, {"projector": MODULE}, {}, modules=modules)
     with pytest.raises(PayloadError, match="tensor predictor/weight is missing"):
         check(sent, {"projector": MODULE, "predictor": MODULE}, {}, modules=modules)
+
+
+def test_a_tensor_of_the_model_may_be_declared_to_stay() -> None:
+    model = {"w": torch.zeros(2, 3), "bn.weight": torch.zeros(2), "bn.bias": torch.zeros(2)}
+    declared = {"weights": MODEL, "weights/bn.weight": KEPT, "weights/bn.bias": KEPT}
+    check(Payload({"weights/w": model["w"]}), declared, {}, model)
+    assert set(zero_payload(declared, {}, model)) == {"weights/w"}
+    with pytest.raises(PayloadError, match=r"tensor weights/bn\.bias was not declared"):
+        check(Payload({"weights/w": model["w"], "weights/bn.bias": model["bn.bias"]}), declared, {}, model)
 
 
 class Sender:

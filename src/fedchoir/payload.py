@@ -19,8 +19,9 @@ from torch import Tensor
 from fedchoir.utils.errors import UsageError
 from fedchoir.utils.text import printable
 
-MODEL = "model"  # declares every tensor of the state dict of the architecture that all clients share
+MODEL = "model"  # declares every tensor of the state dict of the client's model (`Method.model_shapes`)
 MODULE = "module"  # declares every tensor of the auxiliary module (`Client.modules`) of that name
+KEPT = "kept"  # declares that one tensor of the model is not sent: {"weights": MODEL, "weights/bn.bias": KEPT}
 SCALAR_BYTES = 8
 LARGEST = 1e9  # magnitude of a number in a payload; its fourth power is still finite in float32
 _DIM = re.compile(r"([A-Za-z]+|\d+)(?:([-+*])(\d+))?")
@@ -123,8 +124,8 @@ def sends(declaration: Callable[[Any], Declaration] | None = None, /, **declared
     Dimensions are numbers, or names that the exchange knows (``C`` classes, ``B`` samples of this public batch, ``K``
     clients, and a method's own ``dims``), with one ``+``, ``-`` or ``*`` number after them. A name that the exchange
     does not know is free, but must be the same everywhere in one payload. ``model`` stands for the state dict of the
-    shared architecture, ``module`` for that of the auxiliary module of this name. After a colon comes the dtype:
-    ``counts="C:int64"``; the default is float32.
+    shared architecture, ``module`` for that of the auxiliary module of this name, ``kept`` for a tensor of them that is
+    not sent. After a colon comes the dtype: ``counts="C:int64"``; the default is float32.
 
     Where the payload depends on the method's options, pass a function of the method: ``@sends(payload_fields)`` with
     ``payload_fields(self) -> {"logits": "B C"}``.
@@ -196,7 +197,7 @@ def _tensor_specs(
     declared: Declaration, model: Mapping[str, Tensor] | None, modules: Mapping[str, Tensor] | None
 ) -> dict[str, str]:
     """The declaration of every single tensor, with those of the model and of auxiliary modules spelled out."""
-    specs = {name: spec for name, spec in declared.items() if spec not in (MODEL, MODULE, "scalar")}
+    specs = {name: spec for name, spec in declared.items() if spec not in (MODEL, MODULE, KEPT, "scalar")}
     for prefix, spec in declared.items():
         if spec == MODEL and model is None:
             raise PayloadError(f"{prefix} stands for the shared architecture, but the clients have different ones")
@@ -206,7 +207,7 @@ def _tensor_specs(
             start = prefix + "."
             own = {name.removeprefix(start): t for name, t in (modules or {}).items() if name.startswith(start)}
             specs |= _state_specs(prefix, own)
-    return specs
+    return {name: spec for name, spec in specs.items() if declared.get(name) != KEPT}
 
 
 def _state_specs(prefix: str, state: Mapping[str, Tensor]) -> dict[str, str]:

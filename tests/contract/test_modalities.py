@@ -127,7 +127,7 @@ def kind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def experiment(kind: Kind, method: str, out: Path, **changes: Any) -> Experiment:
-    special = {key: value for key, value in FOR_METHOD.get(method, {}).items() if key != "meme"}
+    special = {key: value for key, value in FOR_METHOD.get(method, {}).items() if key not in ("meme", "shared_model")}
     settings = {"local_lr": 0.01, **SMALL, **kind.settings, **special, **changes.pop("settings", {})}
     models = kind.models if methods.get(method).heterogeneous else kind.models[:1]
     values: dict[str, Any] = {"rounds": 2, "models": models, "public": kind.public, **changes}

@@ -44,8 +44,14 @@ class TinyMethod:
         self.server["total"] = self.server["total"] + second["x"]
         yield Step(self.train)
 
+    def private_epochs(self, client: int, rounds: int) -> int:
+        return rounds * self.params.epochs_of(client)
+
     def global_weights(self) -> dict[str, Tensor] | None:
         return {"total": self.server["total"]}
+
+    def model_shapes(self, client: int) -> dict[str, Tensor]:
+        return {"weight": torch.zeros(2)}
 
     def server_metrics(self) -> dict[str, Any]:
         return {"total": float(self.server["total"])}
@@ -142,9 +148,6 @@ class FakeEngine:
     def load(self, read: ReadState) -> None:
         for client in self.clients:
             client.value = float(read(f"client-{client.index}")["value"])
-
-    def model_shapes(self) -> dict[str, Tensor]:
-        return {"weight": torch.zeros(2)}
 
 
 class FakeDeferringEngine(FakeEngine):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from fedchoir.core.actions import Exchange
+from fedchoir.core.actions import Action, Exchange
 from fedchoir.core.eligibility import mean_weights
 from fedchoir.core.exchange import Reply, RoundStats
 from fedchoir.core.secure_exchange import SecureExchange
@@ -50,6 +50,9 @@ class MaskingEngine:
         terms = SumTerms(request["exchange"], self.names, mean_weights(aggregator) or {})
         payloads, keys = self.clients[k].mask_payloads([Payload(logits=self.tensors[k])], request, terms)
         return Reply(k, payloads, keys=keys)
+
+    def received(self, clients: Sequence[int], actions: Sequence[Action], round_index: int) -> dict[int, str]:
+        return dict.fromkeys(clients, "")
 
     def exchange_keys(self, requests: Mapping[int, Mapping[str, Any]]) -> Iterator[Reply]:
         self.requests.append(dict(requests))

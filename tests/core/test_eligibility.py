@@ -12,6 +12,9 @@ from fedchoir.core.eligibility import check_secure, mean_weights
 from fedchoir.utils.errors import UsageError
 
 REQUIRES_INDIVIDUAL = {"fedct", "fedexg", "fedfoa", "fedmatch", "pgct", "rhfl"}
+REQUIRES_INDIVIDUAL |= {"heterofl", "fedrolex"}  # payloads of different widths
+REQUIRES_INDIVIDUAL |= {"fedgh", "fedtgp", "fpl"}  # their servers train on prototypes, or cluster them
+REQUIRES_INDIVIDUAL |= {"fedet", "fedkd", "fedpft"}  # who disagrees, factors of updates, samples of mixtures
 
 
 def test_only_means_can_be_computed_from_a_sum() -> None:
@@ -38,6 +41,7 @@ def test_methods_whose_server_needs_individual_payloads_are_refused(name: str) -
     [
         ({"robust": "median"}, 5, "robust = 'median' compares individual payloads; set it to 'mean'"),
         ({"fraction": 0.5}, 5, "fraction = 0.5 "),
+        ({"join_late": "b:3"}, 5, "join_late = 'b:3' changes who is in the sum"),
         ({}, 2, "2 clients are too few"),
     ],
 )

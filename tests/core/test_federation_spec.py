@@ -42,6 +42,23 @@ def test_participants_are_drawn_from_seed_and_round(fraction: float, count: int)
     assert all(abs(counts[k] - expected) < 4.5 * deviation for k in range(10))
 
 
+def test_clients_that_have_not_joined_do_not_take_part() -> None:
+    spec = replace(make_spec(), joins=(0, 2, 0, 1))
+    assert [spec.participants(r, 1.0) for r in range(3)] == [(0, 2), (0, 2, 3), (0, 1, 2, 3)]
+    assert [spec.newcomers(r) for r in range(4)] == [(0, 2), (3,), (1,), ()]
+    assert [make_spec().newcomers(r) for r in range(2)] == [(0, 1, 2, 3), ()]
+    assert [spec.has_joined(1, r) for r in range(3)] == [False, False, True]
+
+
+def test_a_fraction_is_drawn_among_those_that_have_joined() -> None:
+    spec = replace(make_spec(10), joins=(0,) * 6 + (50,) * 4)
+    early = [spec.participants(r, 0.5) for r in range(50)]
+    assert all(len(drawn) == 3 and max(drawn) < 6 for drawn in early)
+    assert len(set(early)) > 10
+    usual = make_spec(10)
+    assert [spec.participants(r, 0.5) for r in range(50, 99)] == [usual.participants(r, 0.5) for r in range(50, 99)]
+
+
 def test_a_round_has_the_options_that_a_method_may_use() -> None:
     settings = Settings(public_batch=32, public_epochs=2, sync="epoch", public_drop_last=True, fraction=0.5)
     r = make_spec(public_size=100).round(3, settings)

@@ -11,7 +11,7 @@ from fedchoir.engines.local.engine import LocalEngine
 from fedchoir.engines.multiprocess.engine import MultiprocessEngine
 
 ENGINES = {LocalEngine: (False, True), MultiprocessEngine: (False, False), FlowerEngine: (True, True)}
-ENGINE = ("execute", "evaluate", "states", "saved", "load", "model_shapes")
+ENGINE = ("execute", "evaluate", "states", "saved", "load")
 
 
 @pytest.mark.parametrize("engine", ENGINES)

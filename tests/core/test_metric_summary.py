@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -115,3 +115,14 @@ def test_evaluations_survive_json() -> None:
 @pytest.mark.parametrize("events", [[], [{"round": 0, "accuracy": [[1.0, 2.0]]}]])
 def test_older_events_have_no_metrics(events: list[dict[str, Any]]) -> None:
     assert result_fields(spec_of("a"), spec_of("a"), TESTS, events) == {"metric": "auroc"}
+
+
+def test_the_unseen_domain_is_counted_by_itself_and_among_the_others() -> None:
+    spec = replace(spec_of("a", "c"), held_out="b")
+    tests = ("a", "b", "c")
+    found = [evaluation(90.0, 30.0, 60.0), None], [evaluation(90.0, 40.0, 60.0), evaluation(50.0, 20.0, 80.0)]
+    events = [event(r, *values, spec=spec, tests=tests) for r, values in enumerate(found)]
+    assert [(e["inter_avg"], e["unseen_avg"]) for e in events] == [(45.0, 30.0), (42.5, 30.0)]
+    assert events[1]["headline"]["unseen_avg"] == 30.0
+    summary = result_fields(spec, spec, tests, events)["metrics_summary"]["auroc"]["unseen"]
+    assert (summary.clients, summary.mean, summary.worst_client) == ([35.0, 20.0], 27.5, "c")

@@ -12,8 +12,8 @@ from tests.helpers import events
 
 from fedchoir import Experiment, Method, methods, run
 from fedchoir.core.client import Client
+from fedchoir.core.federation_spec import ClientInfo, FederationSpec
 from fedchoir.core.private_training import affordable_rounds, private_steps, spent
-from fedchoir.core.settings import Settings
 from fedchoir.core.training import Batch
 from fedchoir.methods.fccl_plus import FCCLPlus
 from fedchoir.methods.fedavg import FedAvg
@@ -21,38 +21,61 @@ from fedchoir.privacy.noise import SecureRandom
 from fedchoir.utils.errors import UsageError
 
 NOISY = {"dp_noise": 1.0, "dp_clip": 1.0}
-SUPPORTED = ["fccl", "fccl+", "fedavg", "feddf", "fedmd", "fedntd", "solo"]
+SUPPORTED = ["ds-fl", "fccl", "fccl+", "fedavg", "fedbn", "feddf", "fedet", "fedmd", "fedntd", "lg-fedavg", "solo"]
 """Methods for which it was checked that DP-SGD bounds what leaves a client."""
 
 
 # -- accounting --------------------------------------------------------------------------------------------------------
 
 
+def accounted(name: str = "fedmd", rounds: int = 6, **settings: Any) -> Method:
+    """A method with two clients, without data."""
+    cls = methods.get(name)
+    clients = tuple(ClientInfo(f"c{k}", "mlp", 160, 1, "d") for k in range(2))
+    return cls(cls.Params(**settings), FederationSpec(("a", "b"), clients, rounds=rounds, seed=0, public_size=8))
+
+
 def test_epsilon_grows_with_rounds_and_shrinks_with_noise() -> None:
-    params = Settings(dp_noise=1.0, local_batch=16, local_epochs=2)
+    params = accounted(dp_noise=1.0, local_batch=16, local_epochs=2)
     costs = [spent(params, [160], rounds)[0] for rounds in range(4)]
     assert costs[0] == 0
     assert costs == sorted(costs)
     assert len(set(costs)) == 4
-    more = params.model_copy(update={"dp_noise": 2.0})
+    more = accounted(dp_noise=2.0, local_batch=16, local_epochs=2)
     assert spent(more, [160], 3)[0] < costs[3]
     assert spent(params, [1600, 160], 3)[0] < spent(params, [1600, 160], 3)[1]  # a small site pays more
 
 
 def test_steps_are_those_of_pretraining_and_of_every_round() -> None:
-    params = Settings(local_batch=16, local_epochs="2,5", pretrain_epochs=3)
+    params = accounted(local_batch=16, local_epochs="2,5", pretrain_epochs=3)
     assert [private_steps(params, k, 33, 4) for k in (0, 1)] == [3 * (3 + 4 * 2), 3 * (3 + 4 * 5)]
     assert private_steps(params, 0, 33, 0) == 0
 
 
 def test_affordable_rounds_are_the_most_within_the_budget() -> None:
-    params = Settings(dp_noise=1.0, local_batch=16, local_epochs=1)
+    params = accounted(**NOISY, local_batch=16, local_epochs=1)
     costs = [max(spent(params, [48, 100], r)) for r in (2, 3)]
-    limited = params.model_copy(update={"dp_epsilon": sum(costs) / 2})
+    limited = accounted(**NOISY, local_batch=16, local_epochs=1, dp_epsilon=sum(costs) / 2)
     assert affordable_rounds(limited, [48, 100], 6) == 2
     assert affordable_rounds(limited, [48, 100], 1) == 1
     assert affordable_rounds(params, [48, 100], 6) == 6  # no budget, no limit
-    assert affordable_rounds(params.model_copy(update={"dp_epsilon": 0.001}), [48], 6) == 0
+    assert affordable_rounds(accounted(**NOISY, local_batch=16, dp_epsilon=0.001), [48], 6) == 0
+
+
+@pytest.mark.parametrize("pretrain", [0, 3])
+def test_solo_costs_what_its_epochs_cost_however_they_are_given(pretrain: int) -> None:
+    """The review found 5.0 for ``epochs = 200``, and 116 for the same training by ``local_epochs``."""
+    shared = {**NOISY, "local_batch": 16, "pretrain_epochs": pretrain}
+    total = accounted("solo", rounds=10, epochs=200, local_epochs=1, **shared)
+    each = accounted("solo", rounds=10, local_epochs=20, **shared)
+    assert [spent(total, [160, 48], r) for r in range(4)] == [spent(each, [160, 48], r) for r in range(4)]
+    assert spent(total, [160], 10)[0] > 4 * spent(accounted("solo", rounds=10, local_epochs=1, **shared), [160], 10)[0]
+    limit = spent(each, [160], 3)[0] * 1.01
+    for method in (total, each):
+        method.params = method.params.model_copy(update={"dp_epsilon": limit})
+        assert affordable_rounds(method, [160], 10) == 3
+    uneven = accounted("solo", rounds=4, epochs=10, **shared)
+    assert [uneven.private_epochs(0, r) for r in range(5)] == [pretrain + n for n in (0, 2, 5, 7, 10)]
 
 
 # -- which methods -----------------------------------------------------------------------------------------------------
@@ -68,7 +91,8 @@ def test_each_of_them_runs_and_reports_its_epsilon(name: str, small: Callable[..
     result = run(experiment)
     privacy = events(experiment)[0]["privacy"]
     assert privacy["delta"] == 1e-5
-    params = Settings(dp_noise=0.3, local_epochs=1, local_batch=16, pretrain_epochs=result.settings["pretrain_epochs"])
+    pretrain = result.settings["pretrain_epochs"]
+    params = accounted("fedmd", dp_noise=0.3, local_epochs=1, local_batch=16, pretrain_epochs=pretrain)
     assert set(privacy["epsilon"].values()) == set(spent(params, [48], 1))
 
 
@@ -184,7 +208,7 @@ def test_steps_on_public_samples_have_no_noise(small: Callable[..., Experiment])
 
 
 def test_a_run_stops_within_its_budget(small: Callable[..., Experiment]) -> None:
-    probe = Settings(dp_noise=1.0, local_batch=16, local_epochs=1)
+    probe = accounted(**NOISY, local_batch=16, local_epochs=1)
     budget = (spent(probe, [48], 2)[0] + spent(probe, [48], 3)[0]) / 2
     settings = {**NOISY, "local_epochs": 1, "dp_epsilon": budget}
     experiment = small("fedmd", rounds=6, models=("mlp",), settings=settings)

@@ -34,8 +34,7 @@ def recorded(
 
     def spy(self: LocalEngine, clients: Sequence[int], actions: Sequence[Action], index: int) -> Iterator[Reply]:
         if not announced:
-            model = self.model_shapes() if self.method.spec.homogeneous else None
-            announced.extend(islice(action_sequences(self.method, model), ROUNDS))
+            announced.extend(islice(action_sequences(self.method), ROUNDS))
         seen[index] += [action_name(action) for action in actions]
         yield from execute(self, clients, actions, index)
 
@@ -79,7 +78,7 @@ def test_the_method_is_not_changed(small: Callable[..., Experiment], monkeypatch
 
     def spy(self: LocalEngine, clients: Sequence[int], actions: Sequence[Action], index: int) -> Iterator[Reply]:
         before = dict(self.method.server)
-        list(islice(action_sequences(self.method, self.model_shapes()), ROUNDS))
+        list(islice(action_sequences(self.method), ROUNDS))
         servers.append(all(torch.equal(before[k], v) for k, v in self.method.server.items()))
         yield from execute(self, clients, actions, index)
 

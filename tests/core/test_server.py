@@ -136,12 +136,12 @@ def test_a_robust_rule_replaces_the_mean() -> None:
     class OneLiar(TinyMethod):
         @sends(x="1")
         def share(self, client: FakeClient) -> Payload:
-            return Payload(x=torch.tensor([900.0 if client.index == 2 else client.value]))
+            return Payload(x=torch.tensor([90.0 if client.index == 2 else client.value]))
 
     (plain,) = run(OneLiar(rounds=1), FakeEngine())
     (robust,) = run(OneLiar(rounds=1, robust="median"), FakeEngine())
-    assert plain["accuracy"][0][0] > 100
-    assert robust["accuracy"][0][0] == 1.5  # the median of 1, 2 and 900 is 2
+    assert plain["accuracy"][0][0] > 10
+    assert robust["accuracy"][0][0] == 1.5  # the median of 1, 2 and 90 is 2
 
 
 # -- failures ----------------------------------------------------------------------------------------------------------
@@ -260,7 +260,7 @@ NOISY = {"dp_noise": 1.0, "local_batch": 16, "local_epochs": 1}
 
 
 def test_the_run_stops_before_a_clients_epsilon_would_exceed_the_budget() -> None:
-    costs = [spent(TinyMethod(**NOISY).params, [48], rounds)[0] for rounds in (2, 3)]
+    costs = [spent(TinyMethod(**NOISY), [48], rounds)[0] for rounds in (2, 3)]
     budget = sum(costs) / 2
     events = run(TinyMethod(rounds=6, evaluate_every=50, **NOISY, dp_epsilon=budget), FakeEngine())
     assert [event["round"] for event in events] == [0, 1]

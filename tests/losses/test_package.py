@@ -57,12 +57,25 @@ CASES = {
     "fbm": Case(losses.fbm, [(B, D)], []),
     "moon": Case(losses.moon, [(B, D)], [(B, D), (B, D)]),
     "proximal": Case(lambda w, r: losses.proximal([w], [r]), [(D,)], [(D,)]),
+    "gradient_correction": Case(lambda w, c: losses.gradient_correction([w], [c]), [(D,)], [(D,)]),
     "ewc": Case(lambda w, r, f: losses.ewc([w], [r], [f]), [(D,)], [(D,), (D,)]),
     "mutual_understanding": Case(losses.mutual_understanding, [(B, D)], [(D, D)], synchronises=True),
     "mutual_understanding_products": Case(
         lambda z, r: losses.mutual_understanding(z, r, "products"), [(B, D)], [(D, D)]
     ),
     "nt_xent": Case(losses.nt_xent, [(B, D), (B, D)], []),
+    "prototype_distance": Case(lambda h, u: losses.prototype_distance(h, labels(h), u), [(B, D)], [(C, D)]),
+    "prototype_distance_euclidean": Case(
+        lambda h, u: losses.prototype_distance(h, labels(h), u, u[:, 0] > 0, "euclidean"), [(B, D)], [(C, D)]
+    ),
+    "margin_contrast": Case(lambda u, h: losses.margin_contrast(u, h, labels(h), 0.5), [(C, D)], [(B, D)]),
+    "cluster_contrast": Case(
+        lambda h, u: losses.cluster_contrast(h, labels(h), u, labels(h)[:5] - 1, 0.5), [(B, D)], [(5, D)]
+    ),
+    "class_distillation": Case(lambda z, f: losses.class_distillation(z, labels(z), f), [(B, C)], [(C, C)]),
+    "class_distillation_logits": Case(
+        lambda z, f: losses.class_distillation(z, labels(z), f, f[:, 0] > 0, "logits"), [(B, C)], [(C, C)]
+    ),
 }
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 captured_cases = pytest.mark.parametrize(

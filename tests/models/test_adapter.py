@@ -93,6 +93,77 @@ def test_probabilities_are_replaced_by_the_logits_before_them() -> None:
     torch.testing.assert_close(model(images(2)), raw[-1])
 
 
+class Probabilities(WithMethods):
+    """Its own ``classify`` ends with a softmax."""
+
+    def classify(self, h: Tensor) -> Tensor:
+        return self.head(h).softmax(dim=1)
+
+
+def _ended(ending: nn.Module, nested: bool) -> nn.Module:
+    net = nn.Sequential()
+    net.add_module("body", nn.Sequential(nn.Flatten(), nn.Linear(3072, 6), nn.ReLU()))
+    layers = [nn.Linear(6, 10), ending]
+    net.add_module("end", nn.Sequential(*layers) if nested else layers[0])
+    return net if nested else net.append(layers[1])
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("options", ["", "features=body"])
+@pytest.mark.parametrize("ending", [nn.Softmax(1), nn.LogSoftmax(-1)])
+def test_a_softmax_layer_at_the_end_is_no_part_of_the_head(ending: nn.Module, options: str, nested: bool) -> None:
+    net = _ended(ending, nested)
+    model = adapted(net, options).eval()
+    assert "softmax; the logits before it are used" in model.notes[0]
+    linear = [layer for layer in net.modules() if isinstance(layer, nn.Linear)][-1]
+    torch.testing.assert_close(model(images(2)), linear(net.body(images(2))))
+    torch.testing.assert_close(model.classify(model.features(images(2))), model(images(2)))
+    assert model.head_modules() == [linear]
+    assert adapted(_ended(ending, nested), options, classes=4).eval()(images(2)).shape == (2, 4)
+
+
+def test_an_own_method_that_gives_probabilities_is_not_used() -> None:
+    model = adapted(Probabilities()).eval()
+    assert "ends with softmax" in model.notes[0]
+    assert not torch.allclose(model(images(2)).sum(dim=1), torch.ones(2))
+
+
+class InTraining(nn.Module):
+    """Returns a second, auxiliary output in training only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.aux = Convolutional(), nn.Linear(3072, 10)
+
+    def forward(self, x: Tensor) -> Any:
+        z = self.net(x)
+        return (z, self.aux(x.flatten(1))) if self.training else z
+
+
+def test_a_tuple_in_training_only() -> None:
+    with pytest.raises(UsageError, match=r"'mine\.py:net', in training: the output is a tuple.*\[output=ENTRY\].*0, 1"):
+        adapted(InTraining())
+    net = InTraining()
+    before, buffers = torch.random.get_rng_state(), copy.deepcopy(list(net.buffers()))
+    model = adapted(net, "output=0")
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert all(map(torch.equal, net.buffers(), buffers))
+    for training in (True, False):
+        assert model.train(training)(images(2)).shape == (2, 10)
+
+
+class NoTraining(Convolutional):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.missing(x) if self.training else super().forward(x)
+
+
+def test_what_fails_in_training_only_is_one_line() -> None:
+    net = NoTraining()
+    with pytest.raises(UsageError, match=r"model 'mine\.py:net' fails in training: AttributeError"):
+        adapted(net)
+    assert adapted(net, "train=head").head_modules() == [net.head]
+
+
 def test_one_pass_has_one_dropout_mask() -> None:
     """The logits are the head of these features, not of those of a second draw."""
     model = adapted(Convolutional()).train()
@@ -201,10 +272,10 @@ class Squared(nn.Module):
 
 
 REFUSED: list[tuple[Any, str, list[str]]] = [
-    (NoLinear(), "", ["forward_features", "features and classify", "no linear layer", "features=LAYER", "conv"]),
-    (Squared(), "", ["the input of the last linear layer", "do not give the logits"]),
-    (Convolutional(), "features=stem", ["'stem'", "do not give the logits"]),
-    (Convolutional(), "features=sten", ["'sten'", "not a layer", "stem"]),
+    (NoLinear(), "", ["forward_features", "features and classify", "no linear layer", "write the methods features(x)"]),
+    (Squared(), "", ["the input of the last linear layer", "do not give the logits", "write the methods features(x)"]),
+    (Convolutional(), "features=stem", ["'stem'", "do not give the logits", "[features=LAYER], one of pool, dropout"]),
+    (Convolutional(), "features=sten", ["'sten'", "not a layer", "[features=LAYER], one of pool, dropout"]),
     (Convolutional(), "feature_map=head", ["feature_map", "'head'", "B×D×h×w"]),
     (Convolutional(), "feature_map=nothing", ["feature_map", "'nothing'"]),
     (Returning("tuple"), "", ["tuple", "output=ENTRY", "0, 1"]),

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fedchoir.models import objects
-from fedchoir.models.check import check_model, parse_inputs
+from fedchoir.models.check import check_model, inputs_text, parse_inputs
 from fedchoir.utils.errors import UsageError
 from fedchoir.utils.input_spec import InputSpec
 
@@ -48,3 +48,18 @@ def test_a_wrong_input_is_one_line(text: str) -> None:
 def test_a_tensor_of_any_shape() -> None:
     assert parse_inputs("tensor:4") == InputSpec("tensor", (4,))
     assert parse_inputs("2x3x4x5") == InputSpec("tensor", (2, 3, 4, 5))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["3x16x24", "13", "9x128", "text:50x20000", "tensor:4x5", "tensor:7", "tensor:1x16x16+3", "image:4", "table:2x3"],
+)
+def test_a_shape_as_text_is_read_back(text: str) -> None:
+    assert inputs_text(parse_inputs(text)) == text
+
+
+def test_several_shapes_are_tensors() -> None:
+    assert parse_inputs("tensor:1x16x16+3") == InputSpec("tensor", (259,), tensors=((1, 16, 16), (3,)))
+    for text in ("3x4+2", "text:3+2", "tensor:3+", "tensor:3+x"):
+        with pytest.raises(UsageError, match="is not possible: it should be 3x32x32"):
+            parse_inputs(text)

@@ -62,6 +62,11 @@ def test_safetensors(tmp_path: Path) -> None:
     assert fits(weights_of(tmp_path / "w.safetensors"), trained())
 
 
+def test_safetensors_with_another_suffix(tmp_path: Path) -> None:
+    save_file(trained(), tmp_path / "w.bin")
+    assert fits(weights_of(tmp_path / "w.bin"), trained())
+
+
 def test_a_model_of_the_zoo_starts_from_its_own_file(tmp_path: Path) -> None:
     torch.manual_seed(0)
     state = models.build("resnet10@4", 10).state_dict()
@@ -108,6 +113,10 @@ def _write(kind: str, path: Path) -> None:
         torch.save(Convolutional(), path)
     elif kind == "text":
         path.write_text("these are no weights")
+    elif kind == "JSON":
+        path.write_text('{"these": "are no weights"}')
+    elif kind == "image":
+        path.write_bytes(b"\xff\xd8\xff\xe0JFIF" * 9)
     elif kind == "empty":
         path.touch()
     elif kind == "no state":
@@ -126,6 +135,8 @@ def _write(kind: str, path: Path) -> None:
         ("pickle", ["is a pickle", "torch.save(model.state_dict(), FILE)"]),
         ("pickled model", ["is a pickle", "torch.save(model.state_dict(), FILE)"]),
         ("text", ["no safetensors file or PyTorch checkpoint"]),
+        ("JSON", ["no safetensors file or PyTorch checkpoint: it begins with b'{\"th'"]),
+        ("image", ["no safetensors file or PyTorch checkpoint: it begins with b'\\xff\\xd8\\xff\\xe0'"]),
         ("empty", ["no safetensors file or PyTorch checkpoint"]),
         ("no state", ["has no state dict"]),
         ("nothing", ["there is no file"]),

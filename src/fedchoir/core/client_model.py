@@ -75,6 +75,10 @@ class ClientModel:
         self.model.train()
         self.modules.train()
 
+    def autocast(self) -> AbstractContextManager[object]:
+        """The precision of forward passes, for losses that call an auxiliary module's own functions."""
+        return self._autocast()
+
     def _autocast(self) -> AbstractContextManager[object]:
         if self.precision == "bf16":
             return torch.autocast(self.device.type, dtype=torch.bfloat16)

@@ -22,6 +22,8 @@ def check_secure(method: type[FederatedMethod], params: Any, clients: int) -> No
         why = f"robust = {params.robust!r} compares individual payloads; set it to 'mean'"
     if not why and params.fraction < 1:
         why = f"fraction = {params.fraction:g} changes who is in the sum from round to round; set it to 1"
+    if not why and params.join_late:
+        why = f"join_late = {','.join(params.join_late)!r} changes who is in the sum; leave it out"
     if not why and clients < MIN_CLIENTS:
         why = f"{clients} clients are too few: from a sum of two, each knows the other's summand; use at least 3"
     if why:

@@ -1,17 +1,27 @@
 """One exchange on the server: it checks replies, enforces the quorum, aggregates, and counts bytes and messages."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from fedchoir.core.actions import Action, Exchange, received_bytes
 from fedchoir.core.aggregation import Aggregator
+from fedchoir.core.eligibility import mean_weights
+from fedchoir.core.outliers import without_outliers
 from fedchoir.core.scores import Evaluation
-from fedchoir.payload import Payload, PayloadError, check, declared_by
+from fedchoir.core.sliced_mean import SlicedMean
+from fedchoir.payload import MODEL, MODULE, Payload, PayloadError, check, declared_by
 from fedchoir.utils.errors import QuorumError
 from fedchoir.utils.text import printable
+
+if TYPE_CHECKING:
+    from fedchoir.core.interfaces import FederatedMethod
+
+State = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -92,15 +102,26 @@ def aggregate(
 ) -> Any:
     """Check each reply (``fault`` returns why one is unusable) and aggregate the others in the order of the clients.
 
-    Raises `QuorumError` when fewer than ``quorum`` of the clients (a share) sent a usable reply.
+    In a plain mean, replies with numbers far larger than the others' are left out, too. Raises `QuorumError` when
+    fewer than ``quorum`` of the clients (a share) sent a usable reply.
     """
-    aggregator: Aggregator | None = None  # made at the first usable reply: a site may have joined with it
     name, usable = exchange.function.__name__, 0
-    for reply in in_order(replies, clients):
-        stats.add_reply(reply, names[reply.client])
-        if why := reply.error or fault(reply):
-            stats.leave_out(names[reply.client], name, why)
-            continue
+
+    def leave_out(reply: Reply, why: str) -> None:
+        stats.leave_out(names[reply.client], name, why)
+
+    def faultless() -> Iterator[Reply]:
+        for reply in in_order(replies, clients):
+            stats.add_reply(reply, names[reply.client])
+            if why := reply.error or fault(reply):
+                leave_out(reply, why)
+            else:
+                yield reply
+
+    example = defence(exchange.aggregator())
+    plain = isinstance(example, SlicedMean) or mean_weights(example) is not None
+    aggregator: Aggregator | None = None  # made at the first usable reply: a site may have joined with it
+    for reply in without_outliers(faultless(), leave_out) if plain else faultless():
         aggregator = aggregator or defence(exchange.aggregator())
         aggregator.add(reply.client, reply.payloads)
         usable += 1
@@ -113,12 +134,21 @@ def aggregate(
     return result if exchange.batches else result[0]
 
 
+def state_shapes(
+    method: FederatedMethod, function: Callable[..., Any], client: int
+) -> tuple[State | None, State | None]:
+    """The state dicts of a client's model and auxiliary modules, where the function sends some of them."""
+    declared = declared_by(function).values()
+    model = method.model_shapes(client) if MODEL in declared else None
+    return model, method.module_shapes if MODULE in declared else None
+
+
 def find_fault(
     reply: Reply,
     exchange: Exchange,
     dims: Mapping[str, int],
-    model: Mapping[str, Tensor] | None,
-    modules: Mapping[str, Tensor] | None = None,
+    model: State | None,
+    modules: State | None = None,
 ) -> str:
     """Why a reply cannot be used; empty where it can."""
     expected = len(exchange.batches) or 1

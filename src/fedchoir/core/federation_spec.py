@@ -35,6 +35,8 @@ class FederationSpec:
     inputs: InputSpec = IMAGES_32
     top_k: int = 1
     metric: str = "accuracy"  # the headline metric
+    held_out: str | None = None  # a test set of a domain that no client has
+    joins: tuple[int, ...] = ()  # each client's first round, from 0; empty: all take part from the start
 
     @cached_property
     def homogeneous(self) -> bool:
@@ -46,13 +48,25 @@ class FederationSpec:
         """Dimensions that every declaration may use."""
         return {"C": len(self.classes), "K": len(self.clients)}
 
+    def has_joined(self, client: int, round_index: int) -> bool:
+        """Whether a client may take part in a round and is evaluated after it."""
+        return not self.joins or self.joins[client] <= round_index
+
+    def newcomers(self, round_index: int) -> tuple[int, ...]:
+        """The clients whose first round this is: they are set up before it."""
+        joins = self.joins or (0,) * len(self.clients)
+        return tuple(k for k, first in enumerate(joins) if first == round_index)
+
     def participants(self, round_index: int, fraction: float) -> tuple[int, ...]:
-        """The clients of a round, drawn from the seed and the round; at least one, in order."""
-        count = max(1, round(fraction * len(self.clients)))
-        if count >= len(self.clients):
-            return tuple(range(len(self.clients)))
+        """The clients of a round, drawn from the seed and the round among those that have joined; at least one, in
+        order."""
+        joined = [k for k in range(len(self.clients)) if self.has_joined(k, round_index)]
+        count = max(1, round(fraction * len(joined)))
+        if count >= len(joined):
+            return tuple(joined)
         draw = generator(self.seed, "participants", round_index)
-        return tuple(sorted(torch.randperm(len(self.clients), generator=draw)[:count].tolist()))
+        order = torch.randperm(len(self.clients), generator=draw).tolist()
+        return tuple(sorted([k for k in order if self.has_joined(k, round_index)][:count]))
 
     def round(self, index: int, settings: Settings) -> Round:
         return Round(

@@ -42,9 +42,6 @@ class Engine(Protocol):
     def load(self, read: ReadState) -> None:
         """Restore the clients from a checkpoint."""
 
-    def model_shapes(self) -> dict[str, Tensor]:
-        """The state dict of the architecture that all clients share, for checking weights that arrive."""
-
 
 @runtime_checkable
 class DeferringEngine(Protocol):
@@ -75,6 +72,9 @@ class SecureEngine(Protocol):
         masking: Mapping[int, Mapping[str, Any]] | None = None,
     ) -> Iterator[Reply]: ...
 
+    def received(self, clients: Sequence[int], actions: Sequence[Action], round_index: int) -> dict[int, str]:
+        """A hash of everything that each client will have received in the run with these actions."""
+
     def exchange_keys(self, requests: Mapping[int, Mapping[str, Any]]) -> Iterator[Reply]:
         """Send each client a message about keys; its response is in `Reply.keys`."""
 
@@ -91,9 +91,13 @@ class FederatedMethod(Protocol):
 
     def round(self, r: Round) -> Script: ...
 
+    def private_epochs(self, client: int, rounds: int) -> int: ...
+
     def global_weights(self) -> dict[str, Tensor] | None: ...
 
     def server_metrics(self) -> dict[str, Any]: ...
+
+    def model_shapes(self, client: int) -> Mapping[str, Tensor] | None: ...
 
     @property
     def module_shapes(self) -> dict[str, Tensor]: ...

@@ -46,7 +46,8 @@ def event_fields(
     """What the event of a round holds about its evaluation; ``accuracy`` is None in a round without one.
 
     ``metrics``, ``metrics_own`` and ``metrics_ci`` are only there in rounds that computed them, ``validation`` only if
-    there is a validation share, ``headline`` only if the headline metric is not accuracy.
+    there is a validation share, ``headline`` only if the headline metric is not accuracy, ``unseen_avg`` (the mean over
+    the clients) only if a domain is held out.
     """
     if found is None:
         return {"accuracy": None, "intra_avg": None, "inter_avg": None}
@@ -80,7 +81,16 @@ def _matrix(rows: Sequence[Sequence[TestScore] | None], field: str, metric: str)
 
 def _averages(rows: Sequence[Cells | None], spec: FederationSpec, tests: Sequence[str]) -> dict[str, float | None]:
     intra, inter = by_client(rows, spec, tests)
-    return {"intra_avg": defined_mean(intra), "inter_avg": defined_mean(inter)}
+    averages = {"intra_avg": defined_mean(intra), "inter_avg": defined_mean(inter)}
+    return averages | ({"unseen_avg": defined_mean(unseen(rows, spec, tests))} if spec.held_out else {})
+
+
+def unseen(rows: Sequence[Cells | None], spec: FederationSpec, tests: Sequence[str]) -> list[float | None]:
+    """Each client's score on the domain that no client has; empty where there is none."""
+    if spec.held_out is None or spec.held_out not in tests:
+        return []
+    column = list(tests).index(spec.held_out)
+    return [row[column] if row else None for row in rows]
 
 
 def by_client(
@@ -116,7 +126,7 @@ def result_fields(
     summary: dict[str, dict[str, ClientSummary]] = {}
     for name, matrix in matrices.items():
         intra, inter = by_client(matrix, kept, tests)
-        scopes = {"intra": intra, "inter": inter, "own": own[name]}
+        scopes = {"intra": intra, "inter": inter, "own": own[name], "unseen": unseen(matrix, kept, tests)}
         filled = {scope: values for scope, values in scopes.items() if any(v is not None for v in values)}
         clients = [info.name for info in kept.clients]
         summary[name] = {scope: summarise_clients(values, clients, name) for scope, values in filled.items()}

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fedchoir.core.settings import Settings
 from fedchoir.core.training import Batch, EagerTrainer, Loss, new_optimizer
 from fedchoir.privacy.dp import check_per_sample_gradients, epsilon
 
 if TYPE_CHECKING:
     from fedchoir.core.client import Client
+    from fedchoir.core.interfaces import FederatedMethod
 
 
 _checked: set[tuple[object, ...]] = set()  # architectures whose per-sample gradients are right
@@ -111,33 +111,34 @@ def noise_source(client: Client, std: float) -> Callable[[Sequence[int]], Tensor
     return lambda shape: torch.normal(mean=0.0, std=std, size=tuple(shape), generator=generator)
 
 
-def private_steps(params: Settings, client: int, samples: int, rounds: int) -> int:
+def private_steps(method: FederatedMethod, client: int, samples: int, rounds: int) -> int:
     """DP-SGD steps of a client that took part in the first ``rounds`` rounds."""
-    per_epoch = math.ceil(samples / params.local_batch)
-    return per_epoch * (params.pretrain_epochs + rounds * params.epochs_of(client)) if rounds else 0
+    return math.ceil(samples / method.params.local_batch) * method.private_epochs(client, rounds) if rounds else 0
 
 
-def spent(params: Settings, samples: Sequence[int], rounds: int) -> list[float]:
+def spent(method: FederatedMethod, samples: Sequence[int], rounds: int) -> list[float]:
     """Each client's ε after ``rounds`` rounds."""
+    params = method.params
     return [
         epsilon(
             params.dp_noise,
             min(1.0, params.local_batch / max(n, 1)),
-            private_steps(params, k, n, rounds),
+            private_steps(method, k, n, rounds),
             params.dp_delta,
         )
         for k, n in enumerate(samples)
     ]
 
 
-def affordable_rounds(params: Settings, samples: Sequence[int], rounds: int) -> int:
+def affordable_rounds(method: FederatedMethod, samples: Sequence[int], rounds: int) -> int:
     """How many of the rounds keep every client's ε within ``dp_epsilon``."""
+    params = method.params
     if not params.dp_noise or params.dp_epsilon is None:
         return rounds
     low, high = 0, rounds
     while low < high:
         middle = (low + high + 1) // 2
-        if max(spent(params, samples, middle)) <= params.dp_epsilon:
+        if max(spent(method, samples, middle)) <= params.dp_epsilon:
             low = middle
         else:
             high = middle - 1

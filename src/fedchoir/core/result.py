@@ -8,16 +8,43 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
 from fedchoir.core.evaluation import last_rounds_mean
 from fedchoir.core.federation_spec import FederationSpec
-from fedchoir.core.metric_summary import BestRound, ClientSummary, by_client, result_fields
+from fedchoir.core.metric_summary import (
+    BestRound,
+    ClientSummary,
+    by_client,
+    result_fields,
+    summarise_clients,
+    unseen,
+)
+from fedchoir.core.metrics import defined_mean
 from fedchoir.utils.errors import UsageError
 from fedchoir.version import __version__
 
 Event = dict[str, Any]
 """One line of ``events.jsonl``."""
+
+
+class ClientBudget(BaseModel):
+    """What a client needs for a run. Steps and samples are None where they were not counted: on several devices, at
+    real sites and under differential privacy.
+
+    Attributes:
+        parameters: of its own model.
+        modules: parameters of the auxiliary modules that its method adds, whether they stay or are sent.
+        steps: optimiser steps of the whole run by phase, ``public`` or ``local`` (with pretraining).
+        samples: in these steps; a sample counts once per pass.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    parameters: int
+    modules: int
+    steps: dict[str, int] | None = None
+    samples: dict[str, int] | None = None
 
 
 class Result(BaseModel):
@@ -40,21 +67,34 @@ class Result(BaseModel):
     intra_avg: float | None
     inter_avg: float | None
     own: list[float | None] = []  # under label skew: each client's accuracy on its own share of the tests
+    unseen: dict[str, ClientSummary] = {}  # with held_out: that test set → accuracy over the clients
     metric: str = "accuracy"  # the headline
     metrics: dict[str, list[list[float | None]]] = {}  # name → clients × tests, as `accuracy`
     metrics_ci: dict[str, list[list[list[float] | None]]] = {}  # name → clients × tests → 95 % interval, last round
-    metrics_summary: dict[str, dict[str, ClientSummary]] = {}  # name → intra, inter, own → over clients
+    metrics_summary: dict[str, dict[str, ClientSummary]] = {}  # name → intra, inter, own, unseen → over clients
     best: list[BestRound] = []  # with a validation share: each client's best round
     planned: int | None = None  # rounds; more than `rounds` if the run stopped early
     bytes_up: int
     bytes_down: int
     messages: int
+    budget: dict[str, ClientBudget] = {}  # by client; empty for runs at real sites
     seconds: dict[str, float]
     settings: dict[str, Any]
     notes: list[str]
     versions: dict[str, str]
     device: str
     precision: str
+
+    @property
+    def unseen_avg(self) -> float | None:
+        """The mean accuracy on the held-out domain; None where there is none."""
+        return defined_mean([summary.mean for summary in self.unseen.values()])
+
+    @model_serializer(mode="wrap")
+    def _only_if_held_out(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """``unseen`` is written only if a domain is held out."""
+        dumped: dict[str, Any] = handler(self)
+        return dumped if dumped.get("unseen") else {name: v for name, v in dumped.items() if name != "unseen"}
 
 
 def summarise(spec: FederationSpec, tests: Sequence[str], events: Sequence[Event], facts: dict[str, Any]) -> Result:
@@ -76,6 +116,7 @@ def summarise(spec: FederationSpec, tests: Sequence[str], events: Sequence[Event
         intra_avg=sum(intra) / len(intra) if intra else None,
         inter_avg=sum(inter) / len(inter) if inter else None,
         own=own_mean(events),
+        unseen=_unseen(accuracy, spec, tests),
         **result_fields(everyone, spec, tests, events),
         planned=spec.rounds,
         bytes_up=sum(event["bytes_up"] for event in events),
@@ -109,6 +150,15 @@ def split_rows(
     """Each client's intra- and inter-domain accuracy; the second is empty under label skew (one domain)."""
     intra, inter = by_client(accuracy, spec, tests)
     return [value for value in intra if value is not None], [value for value in inter if value is not None]
+
+
+def _unseen(
+    accuracy: Sequence[Sequence[float]], spec: FederationSpec, tests: Sequence[str]
+) -> dict[str, ClientSummary]:
+    """The accuracy on the held-out domain over the clients; empty where there is none."""
+    if spec.held_out is None or not (values := unseen(accuracy, spec, tests)):
+        return {}
+    return {spec.held_out: summarise_clients(values, [info.name for info in spec.clients], "accuracy")}
 
 
 def own_mean(events: Sequence[Event], last: int = 3) -> list[float | None]:

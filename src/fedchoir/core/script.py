@@ -7,18 +7,18 @@ round and the state of its server, but not on the values that clients send.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import astuple
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from fedchoir.core.actions import Action, Exchange, Script
 from fedchoir.core.eligibility import mean_weights
+from fedchoir.core.exchange import State, state_shapes
 from fedchoir.core.interfaces import FederatedMethod
-from fedchoir.payload import MODULE, declared_by, zero_payload
+from fedchoir.payload import Payload, declared_by, zero_payload
 
 
 class ActionName(NamedTuple):
@@ -52,25 +52,18 @@ def action_name(action: Action) -> ActionName:
     return ActionName("step", action.function.__name__, batches)
 
 
-def action_sequences(method: FederatedMethod, model: Mapping[str, Tensor] | None = None) -> Iterator[list[ActionName]]:
-    """The actions of round 0 (the method's setup first), of round 1, and so on.
-
-    Args:
-        method: it is copied, and its state does not change.
-        model: the state dict of the shared architecture; None where clients have different ones.
-    """
+def action_sequences(method: FederatedMethod) -> Iterator[list[ActionName]]:
+    """The actions of round 0 (the method's setup first), of round 1, and so on. The method's state does not change."""
     method = copy(method)
     method.server = {}
     everyone = tuple(range(len(method.spec.clients)))
     for index in range(method.spec.rounds):
         r = method.spec.round(index, method.params)
-        setup = list(_actions(method, method.setup(), everyone, model)) if index == 0 else []
-        yield setup + list(_actions(method, method.round(r), r.clients, model))
+        setup = list(_actions(method, method.setup(), everyone)) if index == 0 else []
+        yield setup + list(_actions(method, method.round(r), r.clients))
 
 
-def _actions(
-    method: FederatedMethod, script: Script, clients: tuple[int, ...], model: Mapping[str, Tensor] | None
-) -> Iterator[ActionName]:
+def _actions(method: FederatedMethod, script: Script, clients: tuple[int, ...]) -> Iterator[ActionName]:
     aggregated: Any = None
     while True:
         try:
@@ -78,20 +71,27 @@ def _actions(
         except StopIteration:
             return
         yield action_name(action)
-        aggregated = _zero_aggregate(method, action, clients, model) if isinstance(action, Exchange) else None
+        aggregated = _zero_aggregate(method, action, clients) if isinstance(action, Exchange) else None
 
 
 @torch.no_grad()
-def _zero_aggregate(
-    method: FederatedMethod, exchange: Exchange, clients: tuple[int, ...], model: Mapping[str, Tensor] | None
-) -> Any:
-    declared = declared_by(exchange.function)
-    modules = method.module_shapes if MODULE in declared.values() else None
-    dims = {**method.spec.dims, **exchange.dims}
-    batches = exchange.batches or (None,)
-    payloads = [zero_payload(declared, dims | (batch.dims if batch else {}), model, modules) for batch in batches]
+def _zero_aggregate(method: FederatedMethod, exchange: Exchange, clients: tuple[int, ...]) -> Any:
     aggregator = exchange.aggregator()
+    payloads: list[Payload] = []
+    shapes: tuple[State | None, State | None] | None = None
     for k in clients:
+        own = state_shapes(method, exchange.function, k)
+        if shapes is None or own[0] is not shapes[0]:  # clients with one architecture send payloads of the same shapes
+            shapes, payloads = own, _zero_payloads(method, exchange, *own)
         aggregator.add(k, payloads)
     result = aggregator.result()
     return result if exchange.batches else result[0]
+
+
+def _zero_payloads(
+    method: FederatedMethod, exchange: Exchange, model: State | None, modules: State | None
+) -> list[Payload]:
+    """One client's reply with zeros in place of all numbers."""
+    declared, dims = declared_by(exchange.function), {**method.spec.dims, **exchange.dims}
+    local = [batch.dims for batch in exchange.batches] or [{}]
+    return [zero_payload(declared, dims | own, model, modules) for own in local]

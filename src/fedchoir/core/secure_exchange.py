@@ -8,6 +8,7 @@ each client, and one with dropouts two to each remaining client.
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
@@ -78,9 +79,12 @@ class SecureExchange:
         self._last = (round_index, self._last[1] + 1 if self._last[0] == round_index else 0)
         failures = self._keys.collect(clients, stats)
         terms = self._terms(exchange)
+        digests = self._engine.received(clients, actions, round_index) if self._strict else dict.fromkeys(clients, "")
+        common = Counter(digests.values()).most_common(1)[0][0]
+        failures |= {k: "it missed something that the others received" for k in clients if digests[k] != common}
         participants = self._participants(terms, clients, failures, exchange, stats)
         weights = terms.weights_of(participants)
-        request = self._request(participants)
+        request = self._request(participants, common)
         key_shares = self._keys.take(participants)
         stats.add_bytes(down=size(request) * len(participants))
         total = MaskedTotal()
@@ -117,7 +121,7 @@ class SecureExchange:
         stats: RoundStats,
     ) -> list[int]:
         """The clients that can be in the sum; the others are left out, with a reason."""
-        reasons = {k: failures.get(k, "it sent no keys") for k in clients if k not in self._keys}
+        reasons = {k: failures.get(k, "it sent no keys") for k in clients if k in failures or k not in self._keys}
         weightless = [k for k in clients if any(by and by[k] <= 0 for by in terms.weights.values())]
         reasons |= dict.fromkeys(weightless, "it has no weight in the mean")
         if before := self._senders.get(_label(terms)):
@@ -133,8 +137,11 @@ class SecureExchange:
         self._require_quorum(len(participants), needed, "can take part in", exchange, clients, stats)
         return participants
 
-    def _request(self, participants: Sequence[int]) -> dict[str, Any]:
-        """The description of a sum, identical for every participant: otherwise the masks would not cancel."""
+    def _request(self, participants: Sequence[int], received: str = "") -> dict[str, Any]:
+        """The description of a sum, identical for every participant: otherwise the masks would not cancel.
+
+        ``received`` is a hash of what all of them have received in the run.
+        """
         return {
             "sum": secrets.token_hex(16),
             "exchange": list(self._last),
@@ -142,6 +149,7 @@ class SecureExchange:
             "encryption_keys": self._keys.encryption_keys(),
             "threshold": self._threshold,
             "strict": self._strict,
+            "received": received,
         }
 
     def _add_reply(self, reply: Reply, total: MaskedTotal, exchange: Exchange, check: Check, stats: RoundStats) -> None:

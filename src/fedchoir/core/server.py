@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedchoir.core import checkpoint
 from fedchoir.core.actions import Action, Exchange, Script
-from fedchoir.core.eligibility import Secure, check_secure
-from fedchoir.core.exchange import Reply, RoundStats, aggregate, find_fault
-from fedchoir.core.interfaces import DeferringEngine, Engine, FederatedMethod, SecureEngine
+from fedchoir.core.eligibility import Secure
+from fedchoir.core.exchange import Reply, RoundStats, aggregate, find_fault, state_shapes
+from fedchoir.core.interfaces import DeferringEngine, Engine, FederatedMethod
 from fedchoir.core.metric_summary import event_fields
 from fedchoir.core.metrics import METRICS
 from fedchoir.core.private_training import affordable_rounds, spent
 from fedchoir.core.result import Event
 from fedchoir.core.robust import defended
 from fedchoir.core.scores import Detail, Evaluation
-from fedchoir.payload import MODULE, declared_by
+from fedchoir.core.secure_setup import secure_exchange
 from fedchoir.utils.errors import UsageError
-
-if TYPE_CHECKING:
-    from fedchoir.core.secure_exchange import SecureExchange
 
 
 @dataclass
@@ -82,7 +80,7 @@ class Server:
     def last_round(self) -> int:
         """The last round to run: the last of all, or the last that keeps within the privacy budget."""
         rounds, params = self.method.spec.rounds, self.method.params
-        return (affordable_rounds(params, self._samples, rounds) if params.dp_noise else rounds) - 1
+        return (affordable_rounds(self.method, self._samples, rounds) if params.dp_noise else rounds) - 1
 
     def rounds(self) -> Iterator[list[Event]]:
         """Run the remaining rounds. After each, yield the events that are complete: its own, or on an engine that
@@ -138,8 +136,8 @@ class Server:
         pending = PendingRound(index, [spec.clients[k].name for k in r.clients], self._detail(index))
         self._pending.append(pending)
         exchanged = False
-        if index == 0:
-            exchanged = self._run(self.method.setup(), tuple(range(len(spec.clients))), index, pending.stats)
+        if newcomers := spec.newcomers(index):
+            exchanged = self._run(self._setup(index), newcomers, index, pending.stats)
         exchanged |= self._run(self.method.round(r), r.clients, index, pending.stats)
         pending.measures = self.method.server_metrics()
         everyone = len(r.clients) == len(spec.clients)
@@ -148,6 +146,14 @@ class Server:
         seconds = {key: value - before[key] for key, value in self.engine.seconds.items()}
         pending.seconds = {"total": time.perf_counter() - start, **seconds}
         return deferred
+
+    def _setup(self, index: int) -> Script:
+        """The setup of the clients whose first round this is. That of late ones leaves the server's state as it is."""
+        if index == 0:
+            return self.method.setup()
+        method = copy(self.method)
+        method.server = dict(method.server)
+        return method.setup()
 
     def _close(self, pending: PendingRound, may_defer: bool) -> bool:
         """Evaluate the round, or defer that: only where every client takes part in every round."""
@@ -199,11 +205,9 @@ class Server:
     ) -> Any:
         spec, params = self.method.spec, self.method.params
         stats.add_message(actions, clients)
-        model = self.engine.model_shapes() if spec.homogeneous else None
-        modules = self.method.module_shapes if MODULE in declared_by(exchange.function).values() else None
 
         def fault(reply: Reply) -> str:
-            return find_fault(reply, exchange, spec.dims, model, modules)
+            return find_fault(reply, exchange, spec.dims, *state_shapes(self.method, exchange.function, reply.client))
 
         if self._secure is not None:
             return self._secure.exchange(exchange, actions, clients, index, stats, fault, self._received)
@@ -279,23 +283,5 @@ class Server:
         if not params.dp_noise:
             return {}
         names = [info.name for info in self.method.spec.clients]
-        costs = spent(params, self._samples, index + 1)
+        costs = spent(self.method, self._samples, index + 1)
         return {"privacy": {"delta": params.dp_delta, "epsilon": dict(zip(names, costs, strict=True))}}
-
-
-def secure_exchange(
-    method: FederatedMethod, engine: Engine, secure: Secure, quorum: float, folder: Path | None
-) -> SecureExchange:
-    """Exchanges whose payloads only become visible as a mean. They need the extra ``privacy``."""
-    clients = method.spec.clients
-    check_secure(type(method), method.params, len(clients))
-    try:
-        from fedchoir.core.secure_exchange import SecureExchange
-        from fedchoir.privacy.secure_aggregation.store import FolderStore
-    except ModuleNotFoundError:
-        raise UsageError("secure aggregation needs the package cryptography: pip install 'fedchoir[privacy]'") from None
-    if not isinstance(engine, SecureEngine):
-        raise UsageError("secure aggregation is simulated in one process: give one device, or set secure to false")
-    names = [info.name for info in clients]
-    senders = FolderStore(folder / "sums") if folder else None
-    return SecureExchange(engine, names, method.name, strict=secure == "strict", quorum=quorum, senders=senders)

@@ -38,13 +38,14 @@ def evaluate_client(
     weights: Mapping[str, Tensor] | None = None,
     validation: Samples | None = None,
 ) -> Evaluation:
-    """Evaluate the client's own model, or that of some weights, on the tests and on its validation share.
+    """Evaluate the client's own model, or that of some weights, on the tests and on its validation share. Weights that
+    are not given are the client's own.
 
     The model is kept if its validation score is the client's best so far.
     """
     own = None if weights is None else client.snapshot()
-    if weights is not None:
-        client.model.load_state_dict(weights)
+    if own is not None:
+        client.model.load_state_dict({**own, **(weights or {})})
     if validation is None:
         found = Evaluation(tuple(method.evaluate(client, tests, detail)))
     else:

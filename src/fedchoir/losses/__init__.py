@@ -11,18 +11,25 @@ prototypes, old features) are detached inside. Wrong arguments raise `ValueError
 0.0
 """
 
+from fedchoir.losses.class_targets import class_distillation
+from fedchoir.losses.consensus import confident_consensus, diversity_kl, entropy_reduction, soft_cross_entropy
 from fedchoir.losses.contrastive import moon, nt_xent
+from fedchoir.losses.correction import gradient_correction
 from fedchoir.losses.correlation import cross_correlation, decorrelation, fccm
 from fedchoir.losses.distillation import cnd, fntd, kd, pool_predictions, pooled_kl, sce
+from fedchoir.losses.diversity import feature_diversity
 from fedchoir.losses.factorization import feature_correlation, mutual_understanding, procrustes, understanding_gaps
 from fedchoir.losses.gaussian import fbm, fia, gaussian
+from fedchoir.losses.global_prototypes import cluster_contrast, margin_contrast, prototype_distance
 from fedchoir.losses.prototypes import apcl, class_prototypes, fuse_prototypes, mfa, mixed_features, prototype_contrast
 from fedchoir.losses.proximal import ewc, proximal
 from fedchoir.losses.similarity import fisl, frr, instance_similarity
 
 __all__ = [
-    "apcl", "class_prototypes", "cnd", "cross_correlation", "decorrelation", "ewc", "fbm", "fccm",
-    "feature_correlation", "fia", "fisl", "fntd", "frr", "fuse_prototypes", "gaussian", "instance_similarity", "kd",
-    "mfa", "mixed_features", "moon", "mutual_understanding", "nt_xent", "pool_predictions", "pooled_kl",
-    "procrustes", "prototype_contrast", "proximal", "sce", "understanding_gaps",
+    "apcl", "class_distillation", "class_prototypes", "cluster_contrast", "cnd", "confident_consensus",
+    "cross_correlation", "decorrelation", "diversity_kl", "entropy_reduction", "ewc", "fbm", "fccm",
+    "feature_correlation", "feature_diversity", "fia", "fisl", "fntd", "frr", "fuse_prototypes", "gaussian",
+    "gradient_correction", "instance_similarity", "kd", "margin_contrast", "mfa", "mixed_features", "moon",
+    "mutual_understanding", "nt_xent", "pool_predictions", "pooled_kl", "procrustes", "prototype_contrast",
+    "prototype_distance", "proximal", "sce", "soft_cross_entropy", "understanding_gaps",
 ]  # fmt: skip

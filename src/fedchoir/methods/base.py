@@ -19,6 +19,7 @@ from fedchoir.models import Model, build
 from fedchoir.models.registry import SMALL_MODELS
 from fedchoir.models.spec import ModelSpec
 from fedchoir.payload import MODEL, Payload, sends, state_payload
+from fedchoir.privacy.dp import without_batchnorm
 from fedchoir.utils.errors import UsageError
 from fedchoir.utils.rng import seeded
 
@@ -40,7 +41,7 @@ class Method:
     """Whether the local loss is a mean over single samples and nothing else that is sent depends on private samples:
     then DP-SGD in the local phase bounds what leaves a client. Never inherited: each method states it."""
     evaluates_per_client: ClassVar[bool] = False
-    """Whether a global model's score depends on the client's own data, so that every client must evaluate it."""
+    """Whether a global model's score depends on the client, so that every client must evaluate it."""
     begins_with_global: ClassVar[bool] = False
     """Whether a client loads the global weights, if there are any, before any other action, so that its own model need
     not be stored. Not inherited by a subclass with its own ``round`` or ``download``."""
@@ -69,10 +70,14 @@ class Method:
             raise UsageError(f"class_weights = {params.class_weights!r} is not possible with {self.name}: {why}")
         if params.eval_model == "own" and (why := self._own_models_obstacle()):
             raise UsageError(f"eval_model = 'own' is not possible with {why}")
-        if not self.heterogeneous and not spec.homogeneous:
+        self.check_models()
+
+    def check_models(self) -> None:
+        """Raise `UsageError` unless the method can run with the clients' models."""
+        if not self.heterogeneous and not self.spec.homogeneous:
             raise UsageError(
                 f"{self.name} averages weights, so all clients need one architecture, but they have "
-                f"{', '.join(sorted({c.model for c in spec.clients}))}; give a single one, or use a method for "
+                f"{', '.join(sorted({c.model for c in self.spec.clients}))}; give a single one, or use a method for "
                 "different architectures such as fccl+"
             )
 
@@ -112,13 +117,22 @@ class Method:
         """One round: yields steps and exchanges."""
         raise NotImplementedError
 
+    def private_epochs(self, client: int, rounds: int) -> int:
+        """Epochs on private samples in the setup and the first ``rounds`` rounds: the ε of a run counts them."""
+        return self.params.pretrain_epochs + rounds * self.params.epochs_of(client)
+
     def extra_modules(self, model: Model) -> dict[str, nn.Module]:
         """Auxiliary modules (``client.modules``) that are trained with the client's model."""
         return {}
 
     def global_weights(self) -> dict[str, Tensor] | None:
-        """The weights of the global model to evaluate; None where clients evaluate their own models."""
+        """The weights of the global model to evaluate; None where clients evaluate their own models. A client's own
+        weights complete those that are a part of the model (set ``evaluates_per_client``)."""
         return None
+
+    def client_weights(self, client: int, weights: dict[str, Tensor], round_index: int) -> dict[str, Tensor]:
+        """What one client gets of the global weights: all, unless its model is smaller."""
+        return weights
 
     @property
     def dims(self) -> dict[str, int]:
@@ -159,13 +173,25 @@ class Method:
         spec, name = self.spec, self.spec.clients[0].model
         if not spec.homogeneous and ModelSpec.parse(name).kind == "remote":
             name = SMALL_MODELS[spec.inputs.modality]  # what clients with different models send does not depend on them
-        return self.build_model(name)
+        model = self.build_model(name)
+        if self.params.dp_noise:
+            without_batchnorm(model)
+        return model
 
     @cached_property
     def architecture(self) -> Model:
         """The shared architecture with the clients' initial weights, in eval mode on the CPU."""
         with seeded(self.spec.seed, "model", "shared"):
             return self._initial_model().eval()
+
+    def model_shapes(self, client: int) -> Mapping[str, Tensor] | None:
+        """The state dict of the model whose weights this client sends, for checking payloads that hold them: by default
+        that of the shared architecture. None where there is none."""
+        return self._shared_shapes
+
+    @cached_property
+    def _shared_shapes(self) -> dict[str, Tensor] | None:
+        return self.architecture.state_dict() if self.spec.homogeneous else None
 
     @cached_property
     def module_shapes(self) -> dict[str, Tensor]:

@@ -42,8 +42,9 @@ class FCCL(PreviousTeacher):
 
     def __init__(self, params: Settings, spec: FederationSpec) -> None:
         super().__init__(params, spec)
-        if self.params.own_logits == "previous" and (params.fraction < 1 or params.sync == "epoch"):
-            given = f"fraction = {params.fraction:g}" if params.fraction < 1 else "sync = 'epoch'"
+        given = f"fraction = {params.fraction:g}" if params.fraction < 1 else "sync = 'epoch'"
+        given = "join_late" if spec.joins else given
+        if self.params.own_logits == "previous" and (params.fraction < 1 or params.sync == "epoch" or spec.joins):
             raise UsageError(
                 f"own_logits = 'previous' is not possible with {given}: a client takes its own logits out of "
                 "the mean of all; set fraction to 1 and sync to batch, or own_logits to current"

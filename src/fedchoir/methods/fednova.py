@@ -2,7 +2,8 @@
 NeurIPS 2020."""
 
 from fedchoir.methods.api import Client, Exchange, Round, Script, Step
-from fedchoir.methods.fedavg import FedAvg, copy_parameters
+from fedchoir.methods.fedavg import copy_parameters
+from fedchoir.methods.server_model import ServerModel
 from fedchoir.payload import MODEL, Payload, sends, state_payload
 
 
@@ -18,7 +19,7 @@ def normalizer(steps: int, momentum: float = 0.0) -> float:
     return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
 
 
-class FedNova(FedAvg):
+class FedNova(ServerModel):
     """FedAvg of updates that are normalised by the number of local steps.
 
     w ← w + τ_eff Σ p_i d_i with d_i = (w_i − w)/‖a_i‖₁ and τ_eff = Σ p_i ‖a_i‖₁; BatchNorm's statistics are averaged
@@ -29,13 +30,6 @@ class FedNova(FedAvg):
     title = "FedAvg of updates normalised by the local steps"
     paper = "Wang et al., NeurIPS 2020"
     streams = {"upload_update": "contribute"}  # frozen stream name
-
-    def setup(self) -> Script:
-        """The server starts from the clients' initial model, or from the average of their pretrained ones."""
-        yield from super().setup()
-        self.server = dict(state_payload("weights", self.architecture.state_dict()))
-        if self.params.pretrain_epochs:
-            self.server = dict((yield Exchange(self.upload, aggregator=self.weighting)))
 
     def round(self, r: Round) -> Script:
         yield Step(self.download, received=Payload(self.server))

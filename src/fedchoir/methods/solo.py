@@ -25,11 +25,10 @@ class Solo(Method):
         yield Step(self.local_update)
 
     def local_update(self, client: Client) -> None:
-        client.train(self.local_loss, epochs=self.epochs_in(client))
+        done, until = (self.private_epochs(client.index, rounds) for rounds in (client.round, client.round + 1))
+        client.train(self.local_loss, epochs=until - done)
 
-    def epochs_in(self, client: Client) -> int:
-        """This round's share of the epochs."""
-        total, rounds, index = self.params.epochs, self.spec.rounds, client.round
-        if total == 0:
-            return self.params.epochs_of(client.index)
-        return total * (index + 1) // rounds - total * index // rounds
+    def private_epochs(self, client: int, rounds: int) -> int:
+        if self.params.epochs == 0:
+            return super().private_epochs(client, rounds)
+        return self.params.pretrain_epochs + self.params.epochs * rounds // self.spec.rounds

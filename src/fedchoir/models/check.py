@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from dataclasses import dataclass
@@ -82,17 +83,40 @@ def parse_inputs(text: str) -> InputSpec:
     InputSpec(modality='text', shape=(50,), vocabulary=20000, tensors=())
     """
     prefix, colon, sizes = text.rpartition(":")
+    if "+" in sizes:
+        shapes = [parse_inputs(f"tensor:{part}").shape for part in sizes.split("+")] if prefix == "tensor" else []
+        if not shapes:
+            raise _not_inputs(text)
+        return InputSpec("tensor", (sum(map(math.prod, shapes)),), tensors=tuple(shapes))
     try:
         shape = tuple(int(size) for size in sizes.lower().replace("×", "x").split("x"))
     except ValueError:
         shape = ()
     modality = prefix if colon else _MODALITIES.get(len(shape), "tensor")
     if not shape or min(shape) < 1 or (modality == "text" and len(shape) != 2) or modality not in _KNOWN:
-        raise UsageError(
-            f"--input {text!r} is not possible: it should be 3x32x32 (images), 13 (a table), 9x128 (series), "
-            "text:LENGTHxTOKENS or tensor:SIZES"
-        )
+        raise _not_inputs(text)
     return InputSpec("text", shape[:1], shape[1]) if modality == "text" else InputSpec(modality, shape)
+
+
+def _not_inputs(text: str) -> UsageError:
+    return UsageError(
+        f"--input {text!r} is not possible: it should be 3x32x32 (images), 13 (a table), 9x128 (series), "
+        "text:LENGTHxTOKENS, tensor:SIZES or tensor:SIZES+SIZES"
+    )
+
+
+def inputs_text(inputs: InputSpec) -> str:
+    """What `parse_inputs` reads.
+
+    >>> inputs_text(InputSpec("text", (50,), vocabulary=20000)), inputs_text(InputSpec("table", (13,)))
+    ('text:50x20000', '13')
+    >>> inputs_text(InputSpec("tensor", (259,), tensors=((1, 16, 16), (3,))))
+    'tensor:1x16x16+3'
+    """
+    if inputs.modality == "text":
+        return f"text:{inputs.shape[0]}x{inputs.vocabulary}"
+    sizes = "+".join("x".join(map(str, shape)) for shape in inputs.tensors or (inputs.shape,))
+    return sizes if _MODALITIES.get(len(inputs.shape)) == inputs.modality else f"{inputs.modality}:{sizes}"
 
 
 _KNOWN = (*_MODALITIES.values(), "text", "tensor")

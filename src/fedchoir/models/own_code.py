@@ -36,7 +36,8 @@ def _made(factory: Callable[..., Any], spec: ModelSpec, num_classes: int, inputs
     """What the factory makes. It gets those of ``num_classes``, ``input_shape`` and ``inputs`` that it takes."""
     if isinstance(factory, nn.Module):
         return deepcopy(factory)
-    takes = inspect.signature(factory).parameters
+    bare = inspect.isclass(factory) and factory.__init__ is nn.Module.__init__  # a class without a constructor
+    takes = {} if bare else inspect.signature(factory).parameters
     offered = {"num_classes": num_classes, "input_shape": inputs.tensors or inputs.shape, "inputs": inputs}
     given = {name: value for name, value in offered.items() if name in takes}
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in takes.values()):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, cast
 
+import torch
 from torch import Tensor, nn
 
 from fedchoir.models.layer_calls import LayerCall, Side, calls_after, captured
@@ -20,6 +21,7 @@ _ENDINGS: dict[Ending, Callable[[Tensor], Tensor]] = {
     "softmax": lambda z: z.softmax(dim=1),
     "log_softmax": lambda z: z.log_softmax(dim=1),
 }
+_ENDING_LAYERS = (nn.Softmax, nn.LogSoftmax)
 _REDUCTIONS: dict[str, tuple[int, Callable[[Tensor], Tensor]]] = {  # by the number of dimensions, 0: any
     "flatten": (0, lambda y: y.flatten(1)),
     "mean over the map": (4, lambda y: y.mean(dim=(2, 3))),
@@ -114,7 +116,12 @@ class LayerRoute:
 
 
 def logits_of(result: Any, entry: str | None = None) -> Tensor:
-    """The logits in what a module returns: the entry that its owner names, a tensor, or ``logits``."""
+    """The logits in what a module returns: a tensor, the entry that its owner names, or ``logits``.
+
+    A tensor is accepted also where an entry is named: some modules return more than the logits only in training.
+    """
+    if isinstance(result, Tensor):
+        return result
     found = _entry(result, entry) if entry else _entry(result, "logits", result)
     if isinstance(found, tuple | list) and len(found) == 1:
         (found,) = found
@@ -133,7 +140,7 @@ def _entry(result: Any, name: str, default: Any = None) -> Any:
         return result.get(name, default)
     if isinstance(result, tuple | list) and name.isdecimal():
         return result[int(name)] if int(name) < len(result) else default
-    return default if isinstance(result, Tensor) else getattr(result, name, default)
+    return getattr(result, name, default)
 
 
 def _entries(result: Any) -> list[str]:
@@ -167,7 +174,9 @@ def layer_routes(calls: list[LayerCall], logits: Tensor, named: str | None, outp
         if dimensions not in (0, y.ndim):
             continue
         for first in range(len(after) if named else 1):
-            head = after[first:]
+            head = _without_ending(calls, after[first:])
+            if not head:
+                continue
             try:
                 z = reduce(y)
                 for layer in head:
@@ -177,6 +186,20 @@ def layer_routes(calls: list[LayerCall], logits: Tensor, named: str | None, outp
             for ending, function in _ENDINGS.items():
                 if z.shape == logits.shape and close(function(z), logits):
                     yield LayerRoute(call.name, side, reduction, tuple(c.name for c in head), ending, output)
+
+
+def _without_ending(calls: list[LayerCall], head: list[LayerCall]) -> list[LayerCall]:
+    """The layers of a head without a softmax layer at the end. A container that ends with one becomes its layers."""
+    while head:
+        last = head[-1]
+        inner = [call for call in calls if last.started < call.started and call.ended < last.ended]
+        if isinstance(last.layer, _ENDING_LAYERS):
+            head = head[:-1]
+        elif any(isinstance(call.layer, _ENDING_LAYERS) and call.output is last.output for call in inner):
+            head = [*head[:-1], *calls_after(inner, last.started)]
+        else:
+            break
+    return head
 
 
 def _feature_call(calls: list[LayerCall], named: str | None) -> LayerCall:
@@ -193,6 +216,10 @@ def close(one: Tensor, two: Tensor) -> bool:
     return one.shape == two.shape and bool((one - two).norm() <= 1e-4 * two.norm() + 1e-6)
 
 
+def _are_probabilities(z: Tensor) -> bool:
+    return bool((z >= 0).all()) and close(z.sum(dim=1), torch.ones_like(z[:, 0]))
+
+
 def problem(route: Route, net: nn.Module, arguments: Arguments, logits: Tensor) -> str:
     """Why a route does not give the features and logits of a module; empty where it does."""
     try:
@@ -204,6 +231,8 @@ def problem(route: Route, net: nn.Module, arguments: Arguments, logits: Tensor) 
         return f"its features have the shape {tuple(h.shape)}, not B×d"
     if not close(again, z):
         return "its head applied to the features does not give the logits"
+    if _are_probabilities(z):
+        return "its outputs are probabilities, not logits"
     if not any(close(end(z), logits) for end in _ENDINGS.values()):
         return "its logits are not those of the forward pass"
     return ""

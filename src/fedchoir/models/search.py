@@ -90,6 +90,7 @@ class Search:
                 self._replace_head(head_calls, width)
             head = tuple(call.name for call in calls_after(head_calls, -1))
             source = self._map(trial, route, calls, h.shape[1])
+            self._check_training(trial.train(), route, width)
             return Found(route, head, h.shape[1], source, _blocks(calls, head), tuple(self.notes))
 
     def _call(self, net: nn.Module) -> Any:
@@ -113,6 +114,23 @@ class Search:
             )
         return z
 
+    def _check_training(self, net: nn.Module, route: Route, width: int) -> None:
+        """A module may do something else in training; with ``train=head`` it stays in evaluation mode."""
+        if self.spec.train == "head":
+            return
+        try:
+            with torch.random.fork_rng(devices=[]):  # dropout draws numbers
+                z = route(net, self.arguments).logits
+        except UsageError as error:
+            raise UsageError(f"model '{self.spec}', in training: {error}") from None
+        except Exception as error:  # code of the user may raise anything
+            raise UsageError(f"model '{self.spec}' fails in training: {one_line(error)}") from error
+        if z.shape != (_SAMPLES, width):
+            raise UsageError(
+                f"model '{self.spec}': its output for {_SAMPLES} samples has the shape {tuple(z.shape)} in training "
+                f"and {(_SAMPLES, width)} in evaluation"
+            )
+
     def _route(self, net: nn.Module, logits: Tensor, calls: list[LayerCall]) -> Route:
         """The first way to the features that is right."""
         named = self.spec.features
@@ -130,13 +148,26 @@ class Search:
                 tried[place] = why
         except UsageError as error:
             tried[place] = str(error)
-        layers = list(dict.fromkeys(call.name for call in calls if "." not in call.name))[-_MAX_NAMES:]
         raise UsageError(
             f"model '{self.spec}': no features found; looked for "
             + ", ".join(f"{what} ({why})" for what, why in tried.items())
-            + f"; name the layer whose output is the features, {self.spec.source}[features=LAYER], one of "
-            + (", ".join(layers) or "its layers")
+            + f"; {self._advice(net, logits, calls)}"
         )
+
+    def _advice(self, net: nn.Module, logits: Tensor, calls: list[LayerCall]) -> str:
+        """What would be right: one of the outer layers whose output can be the features, or two methods."""
+        layers = list(dict.fromkeys(call.name for call in calls if "." not in call.name))[-_MAX_NAMES:]
+        possible = []
+        for name in layers:
+            routes = layer_routes(calls, logits, name, self.spec.output)
+            if any(not problem(route, net, self.arguments, logits) for route in routes):
+                possible.append(name)
+        if possible:
+            return (
+                f"name the layer whose output is the features, {self.spec.source}[features=LAYER], one of "
+                + ", ".join(possible)
+            )
+        return "no layer's output would do: write the methods features(x) and classify(h), which gives logits"
 
     def _replace_head(self, calls: list[LayerCall], width: int) -> None:
         """Give the last linear layer one output per class."""

@@ -126,6 +126,31 @@ class ModelSpec(Options):
             changes["weights"] = _found(self.weights, folder)
         return self.model_copy(update=changes)
 
+    def absolute(self) -> ModelSpec:
+        """The same model with the whole path of its code, so that it can be built in another working folder.
+
+        A path that a name cannot contain stays as it is.
+        """
+        if self.kind != "file":
+            return self
+        place, _, factory = self.source.rpartition(":")
+        whole = f"{Path(place).expanduser().absolute()}:{factory}"
+        return self if re.search(r"[\[\],]", whole) else self.model_copy(update={"source": whole})
+
+    def without_folders(self) -> ModelSpec:
+        """The same model with the names of its files alone, for other readers.
+
+        >>> str(ModelSpec.parse("/srv/a/my_net.py:build[weights=/srv/w.pt]").without_folders())
+        'my_net.py:build[weights=w.pt]'
+        """
+        changes: dict[str, Any] = {}
+        if self.kind == "file":
+            place, _, factory = self.source.rpartition(":")
+            changes["source"] = f"{Path(place).name}:{factory}"
+        if self.weights:
+            changes["weights"] = Path(self.weights).name
+        return self.model_copy(update=changes)
+
     def _with_options(self, names: set[str]) -> str:
         options = []
         for name, field in type(self).model_fields.items():

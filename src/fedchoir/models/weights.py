@@ -18,6 +18,7 @@ State = dict[str, Tensor]
 
 _NESTED = ("state_dict", "model_state_dict", "model", "net", "weights")  # where checkpoints have the weights
 _WRAPPERS = ("module.", "_orig_mod.", "model.", "net.")  # prefixes of DataParallel, torch.compile and Lightning
+_CHECKPOINT = (b"PK", b"\x80")  # how a PyTorch checkpoint begins: as a zip file, before PyTorch 1.6 as a pickle
 _SHOWN = 3  # names in an error
 
 
@@ -25,12 +26,19 @@ def read_weights(path: Path) -> State:
     """The named tensors of a file. Nothing in it is executed."""
     if not path.is_file():
         raise UsageError(f"weights: there is no file {path}")
+    with path.open("rb") as file:
+        start = file.read(10)
     try:
-        if path.suffix == ".safetensors":
+        if path.suffix == ".safetensors" or start[8:] == b'{"':
             return load_file(path)
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # what a damaged file makes of its reader
-        if type(error).__name__ == "UnpicklingError":
+        refused = type(error).__name__ == "UnpicklingError"
+        if refused and not start.startswith(_CHECKPOINT):
+            raise UsageError(
+                f"weights: {path} is no safetensors file or PyTorch checkpoint: it begins with {start[:4]!r}"
+            ) from None
+        if refused:
             raise UsageError(
                 f"weights: {path} is a pickle with Python objects and is not opened; save the weights alone: "
                 "torch.save(model.state_dict(), FILE)"

@@ -22,7 +22,6 @@ from fedchoir.data.scenario import ClientData
 from fedchoir.engines.local.client_factory import ClientModules, limit_activation_memory, new_client, new_modules
 from fedchoir.engines.local.state_cache import StateCache, state_name
 from fedchoir.methods.base import Method
-from fedchoir.models import Model
 
 MAX_ACTIVE = 32  # clients on a CPU; activating another one costs a copy of its model
 MAX_SPARE = 2  # unused models per architecture
@@ -88,11 +87,6 @@ class ClientPool:
         self._changed.add(k)
         self._cache.mark_changed(k)
         return client
-
-    @property
-    def template(self) -> Model:
-        """A model of the shared architecture, or of the first client's."""
-        return self._template(self.indices[0]).model
 
     # -- activation ------------------------------------------------------------------------------------------------
 

@@ -102,6 +102,9 @@ class LocalEngine:
             reply = Reply(k, payloads, client.report())
             yield reply if masking is None else self._masked(reply, masking[k], actions[-1])
 
+    def received(self, clients: Sequence[int], actions: Sequence[Action], round_index: int) -> dict[int, str]:
+        return dict.fromkeys(clients, "")  # one process: all receive the same
+
     def exchange_keys(self, requests: Mapping[int, Mapping[str, Any]]) -> Iterator[Reply]:
         """Each client's response to a message about keys."""
         for k, request in requests.items():
@@ -122,17 +125,23 @@ class LocalEngine:
 
         return self._secure_clients.setdefault(k, SecureAggregationClient(k, {}))
 
-    def evaluate(self, weights: dict[str, Tensor] | None, round_index: int, detail: Detail) -> list[Evaluation]:
-        """The evaluation of every client on all tests, and on its own share of them where there is one. A global model
-        is evaluated once, unless its scores depend on the client; a client's own model only if it has changed."""
-        indices = self.clients.indices
+    def evaluate(self, weights: dict[str, Tensor] | None, round_index: int, detail: Detail) -> list[Evaluation | None]:
+        """The evaluation of every client on all tests, and on its own share of them where there is one; None for those
+        that have not joined yet. A global model is evaluated once, unless its scores depend on the client; a client's
+        own model only if it has changed."""
+        indices, joined = self.clients.indices, self.method.spec.has_joined
         if weights is not None and self._one_for_all:
             row = self.evaluate_global(weights, range(len(self._tests) + len(self._own_tests)), detail)
             shared, own = row[: len(self._tests)], row[len(self._tests) :]
             kept = self.validate_global(weights, round_index)
-            return [Evaluation((*shared, *own[k : k + 1]), v) for k, v in zip(indices, kept, strict=True)]
+            return [
+                Evaluation((*shared, *own[k : k + 1]), v) if joined(k, round_index) else None
+                for k, v in zip(indices, kept, strict=True)
+            ]
         with self._timed("evaluate"):
-            return [self._evaluate(k, weights, round_index, detail) for k in indices]
+            return [
+                self._evaluate(k, weights, round_index, detail) if joined(k, round_index) else None for k in indices
+            ]
 
     def evaluate_global(self, weights: dict[str, Tensor], tests: Sequence[int], detail: Detail) -> list[TestScore]:
         """Scores of a global model on some test sets by number; the clients' own shares come after the others."""
@@ -145,9 +154,12 @@ class LocalEngine:
 
     def validate_global(self, weights: dict[str, Tensor], round_index: int) -> list[Validation | None]:
         """Scores of a global model on each client's validation share; None where there is none."""
+        joined = self.method.spec.has_joined
         with self._timed("evaluate"):
             return [
-                self._evaluate(k, weights, round_index, "metrics", tests=()).validation if self._validation[k] else None
+                self._evaluate(k, weights, round_index, "metrics", tests=()).validation
+                if self._validation[k] and joined(k, round_index)
+                else None
                 for k in self.clients.indices
             ]
 
@@ -166,9 +178,8 @@ class LocalEngine:
         client = self.clients[k] if validation is None else self.clients.changing(k)
         self._progress(client.name, "evaluate")
         tests = [*self._tests, *self._own_tests[k : k + 1]] if tests is None else tests
-        found = evaluate_client(
-            self.method, client, tests, detail, round_index, weights=weights, validation=validation
-        )  # fmt: skip
+        own = None if weights is None else self.method.client_weights(k, weights, round_index)
+        found = evaluate_client(self.method, client, tests, detail, round_index, weights=own, validation=validation)
         if weights is None:
             self._evaluations[k] = found
         return found
@@ -185,10 +196,6 @@ class LocalEngine:
 
     def close(self) -> None:
         self.clients.close()
-
-    def model_shapes(self) -> dict[str, Tensor]:
-        """The state dict of the shared architecture, for checking weights that arrive."""
-        return self.clients.template.state_dict()
 
     @contextmanager
     def _timed(self, phase: str) -> Iterator[None]:

@@ -52,7 +52,6 @@ class MultiprocessEngine:
         self._progress = progress
         self._folder = folder
         self._seconds: dict[WorkerProcess, dict[str, float]] = {}  # of each process so far
-        self._shapes: dict[str, Tensor] | None = None
         self._test_sizes = [len(test) for test in (*scenario.tests.values(), *scenario.own_tests.values())]
         self._shared_tests = len(scenario.tests)
         self._one_for_all = evaluates_once(method, scenario)
@@ -100,13 +99,17 @@ class MultiprocessEngine:
         for _, reply in self._results(busy):
             yield Reply(**reply)
 
-    def evaluate(self, weights: dict[str, Tensor] | None, round_index: int, detail: Detail) -> list[Evaluation]:
+    def evaluate(self, weights: dict[str, Tensor] | None, round_index: int, detail: Detail) -> list[Evaluation | None]:
         """As `LocalEngine.evaluate`. The test sets of a global model are distributed over the processes."""
         if weights is not None and self._one_for_all:
             row = self._evaluate_global(weights, detail)
             kept = self._of_clients("validate_global", weights, round_index)
             shared, own = row[: self._shared_tests], row[self._shared_tests :]
-            return [Evaluation((*shared, *own[k : k + 1]), kept[k]) for k in sorted(kept)]
+            joined = self.method.spec.has_joined
+            return [
+                Evaluation((*shared, *own[k : k + 1]), kept[k]) if joined(k, round_index) else None
+                for k in sorted(kept)
+            ]
         found = self._of_clients("evaluate", weights, round_index, detail)
         return [found[k] for k in sorted(found)]
 
@@ -149,13 +152,6 @@ class MultiprocessEngine:
             process.call("load")
         for process, name in self._results(self._processes):
             process.send(Envelope({}, [Payload(read(name)).to_bytes()]))
-
-    def model_shapes(self) -> dict[str, Tensor]:
-        """The state dict of the shared architecture, for checking weights that arrive."""
-        if self._shapes is None:
-            self._processes[0].call("model_shapes")
-            ((_, self._shapes),) = self._results(self._processes[:1])
-        return self._shapes
 
     @property
     def _has_global(self) -> bool:

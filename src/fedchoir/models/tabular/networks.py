@@ -63,7 +63,7 @@ class FeatureTokens(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         tokens = x.unsqueeze(2) * self.scale
-        return torch.cat([tokens.new_zeros(len(x), 1, tokens.shape[2]), tokens], dim=1) + self.offset
+        return torch.cat([torch.zeros_like(tokens[:, :1]), tokens], dim=1) + self.offset
 
 
 class ClassToken(nn.Module):

@@ -69,6 +69,13 @@ class FilterMap(nn.Module):
         return (found * (tokens != 0).to(found)[:, None]).unsqueeze(2)
 
 
+class MaxOverText(nn.Module):
+    """The maximum over all positions: B×C×1×length → B×C. ONNX has no adaptive maximum."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.amax(dim=(2, 3))
+
+
 def _bag_of_embeddings(spec: Spec) -> Model:
     """The mean of the embeddings of all tokens and a linear classifier (Joulin et al.'s fastText, 2017)."""
     w = spec.base_width
@@ -80,9 +87,8 @@ def _textcnn(spec: Spec) -> Model:
     """Filters over 1, 3 and 5 tokens, the maximum of each over the text, dropout 0.5, after Kim (EMNLP 2014)."""
     w = spec.base_width
     width = len(FILTERS) * w
-    neck = nn.Sequential(nn.AdaptiveMaxPool2d(1), nn.Flatten(1))
     head = nn.Sequential(nn.Dropout(0.5), nn.Linear(width, spec.num_classes))
-    return spec.model(FilterMap(_embedding(spec), w), neck, head, map_dim=width, feature_dim=width)
+    return spec.model(FilterMap(_embedding(spec), w), MaxOverText(), head, map_dim=width, feature_dim=width)
 
 
 def _bigru(spec: Spec) -> Model:
