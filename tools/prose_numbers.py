@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 from jinja2 import Environment, StrictUndefined, TemplateError
-from scipy import stats
 
 from fedchoir.core.result import Result
+from fedchoir.reporting.differences import mean_interval as bounds
 from fedchoir.reporting.run_groups import Row, rows
 from fedchoir.reporting.store import evaluated, find_results
 from fedchoir.utils.errors import UsageError
@@ -102,12 +102,6 @@ def digits(value: Any, count: int = 1, sign: str = "-") -> str:
 
 def signed(value: Any) -> str:
     return digits(value, sign="+")
-
-
-def bounds(values: Any) -> tuple[float, float]:
-    """Return the 95 % interval of the mean (Student's t)."""
-    half = stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)
-    return float(np.mean(values) - half), float(np.mean(values) + half)
 
 
 def interval(values: Any) -> str:

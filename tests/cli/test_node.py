@@ -36,7 +36,7 @@ def federation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_init_writes_a_policy_from_options(federation: Path) -> None:
     text = call(
         "init", "--yes", "--federation", "federation.toml", "--max-epsilon", "8", "--hours", "22:00-06:00",
-        "--metrics", "no", "--min-sites", "3", "--max-parameters", "1000000", "--out", "site/policy.toml",
+        "--metrics", "no", "--min-sites", "3", "--max-runs", "2", "--max-parameters", "1000000", "--out", "site/policy.toml",
     )  # fmt: skip
     assert "this site has agreed to" in text
     assert "fedmd, 10 rounds with a, b, c" in text
@@ -44,7 +44,7 @@ def test_init_writes_a_policy_from_options(federation: Path) -> None:
     assert policy.federation == federation
     assert policy.federation_sha256 == sha256_of(federation)
     assert (policy.max_epsilon, policy.hours, policy.metrics) == (8.0, "22:00-06:00", False)
-    assert (policy.min_sites, policy.max_parameters) == (3, 1_000_000)
+    assert (policy.min_sites, policy.max_parameters, policy.max_runs) == (3, 1_000_000, 2)
     policy.check()
     federation.write_text(federation.read_text() + "# changed\n")
     with pytest.raises(UsageError, match="has changed since it was agreed to"):
@@ -53,10 +53,10 @@ def test_init_writes_a_policy_from_options(federation: Path) -> None:
 
 def test_init_asks_for_what_was_not_given(federation: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_interactive", lambda: True)
-    call("init", "--max-epsilon", "4", answers="federation.toml\n\n08:00-18:00\n")
+    call("init", "--max-epsilon", "4", answers="federation.toml\n\nnone\n08:00-18:00\n")
     policy = read_policy(Path("policy.toml"))
     assert (policy.federation, policy.public) == (federation, None)
-    assert (policy.hours, policy.max_epsilon) == ("08:00-18:00", 4.0)
+    assert (policy.hours, policy.max_epsilon, policy.max_runs) == ("08:00-18:00", 4.0, "none")
 
 
 @pytest.mark.parametrize(

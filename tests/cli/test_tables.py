@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import tomli_w
+from tests.fake_results import write_comparison, write_run
 
 Command = Callable[..., tuple[int, str, str]]
 SMALL = {"image_size": 16, "local_epochs": 1, "local_batch": 16, "public_size": 16, "public_batch": 8}
@@ -62,3 +64,58 @@ def test_a_table_on_other_data_from_the_command_line(
     assert "1 finished" in err
     code, out, _ = fedchoir("compare", str(tmp_path / "t8"))
     assert "for orientation only" in " ".join(out.split())
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Seven methods with three seeds."""
+    return write_comparison(tmp_path_factory.mktemp("comparison"), rounds=6)
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_compare_shows_differences_to_solo_or_another_row(comparison: Path, fedchoir: Command) -> None:
+    code, out, _ = fedchoir("compare", str(comparison), "--format", "md")
+    assert code == 0
+    assert "inter % minus solo**" in out
+    assert "better" in out
+    code, out, _ = fedchoir("compare", str(comparison), "--format", "md", "--against", "fccl+")
+    assert code == 0
+    assert "inter % minus fccl+**" in out
+    assert "worse" in out
+    code, out, _ = fedchoir("compare", str(comparison))
+    assert "excludes zero" in words(out)
+
+
+def test_one_seed_has_no_interval(tmp_path: Path, fedchoir: Command) -> None:
+    for method in ("solo", "fccl"):
+        write_run(tmp_path / method, method, 0, rounds=3)
+    assert "one seed: no interval" in fedchoir("compare", str(tmp_path), "--format", "md")[1]
+
+
+def test_the_worth_of_the_best_round(comparison: Path, fedchoir: Command) -> None:
+    code, out, _ = fedchoir("compare", str(comparison), "--best-round-habit")
+    assert code == 0
+    assert "The best test round is not a valid result" in words(out)
+    code, out, _ = fedchoir("compare", str(comparison), "--best-round-habit", "--format", "csv")
+    assert "inter_best_round_worth" in out.splitlines()[0]
+
+
+def test_cost_has_the_budget_of_a_client(comparison: Path, fedchoir: Command) -> None:
+    assert "budget of one client, whole run" in words(fedchoir("compare", str(comparison), "--cost")[1])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--against", "nobody"], "--against: no row is called 'nobody'; there are solo, fedmd"),
+        (["--cost", "--best-round-habit"], "--cost and --best-round-habit are two different tables"),
+        (["--per-client", "--against", "solo"], "--against is not possible with --per-client"),
+    ],
+)
+def test_mistakes_are_one_line(comparison: Path, fedchoir: Command, options: list[str], message: str) -> None:
+    code, _, err = fedchoir("compare", str(comparison), *options)
+    assert (code, err.count("\n")) == (2, 1)
+    assert message in err

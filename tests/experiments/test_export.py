@@ -9,12 +9,23 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
 import fedchoir
 from fedchoir import Experiment, UsageError
-from fedchoir.experiments.export import export
-from fedchoir.experiments.trained import load_trained
+from fedchoir.data.image.image_set import ImageSet
+from fedchoir.data.options import DataOptions
+from fedchoir.data.preprocessing import describe_preprocessing, load_preprocessing
+from fedchoir.data.samples import Samples
+from fedchoir.data.series.series_set import SeriesSet
+from fedchoir.data.tabular.column import Column
+from fedchoir.data.tabular.table_set import TableSet
+from fedchoir.data.text.text_set import TextSet
+from fedchoir.data.text.tokenizers import HashTokenizer
+from fedchoir.data.torch_datasets.tensor_set import TensorSet
+from fedchoir.experiments.export import _compare, export
+from fedchoir.experiments.trained import ClientEntry, RunModels, TrainedModel, load_trained
+from fedchoir.models import build, names
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +81,89 @@ def test_an_exported_program_runs_without_fedchoir(run: Path, tmp_path: Path) ->
     path, *_ = export(trained, "torch-export", tmp_path / "m.pt2")
     rows = torch.rand(3, *trained.client.preprocessing["stored"]["shape"])
     torch.testing.assert_close(torch.export.load(path).module()(rows), trained.probabilities(rows))
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with validation that stops early."""
+    out = tmp_path_factory.mktemp("stopped") / "run"
+    settings = {"local_epochs": 1, "validation": 0.3, "early_stopping": 1, "local_lr": 0.3}
+    experiment = {"method": "solo", "scenario": "heart", "models": "logistic", "rounds": 30, "metric": "auroc"}
+    fedchoir.run(Experiment(**experiment, out=out, settings=settings))
+    return out
+
+
+def test_the_card_of_the_best_round_has_its_metrics(stopped: Path, tmp_path: Path) -> None:
+    result = json.loads((stopped / "result.json").read_text())
+    best = next(entry for entry in result["best"] if entry["client"] == "hungary")
+    _, about, card = export(load_trained(stopped, "hungary", best=True), "torch", tmp_path / "best.pt")
+    facts = json.loads(about.read_text())
+    assert list(facts["metrics"]["auroc"].values()) == best["metrics"]["auroc"] != result["metrics"]["auroc"][1]
+    assert facts["rounds"] == result["rounds"] < facts["planned_rounds"] == 30
+    assert f"seed 0, {result['rounds']} rounds of 30: it stopped early." in card.read_text()
+    assert "On the run's test sets: the client's best round." in card.read_text()
+    _, about, card = export(load_trained(stopped, "hungary"), "torch", tmp_path / "last.pt")
+    assert list(json.loads(about.read_text())["metrics"]["auroc"].values()) == result["metrics"]["auroc"][1]
+    assert "the mean of the last three evaluated rounds" in card.read_text()
+
+
+def test_no_best_round_has_its_true_reason(stopped: Path) -> None:
+    """All Swiss patients to train on have the disease."""
+    with pytest.raises(UsageError, match=r"no best round of switzerland: auroc was not defined .* leave out --best"):
+        load_trained(stopped, "switzerland", best=True)
+
+
+SETS: dict[str, Samples] = {
+    "image": ImageSet(torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8), torch.zeros(4, dtype=torch.int64)),
+    "table": TableSet(
+        torch.rand(4, 3),
+        torch.zeros(4, dtype=torch.int64),
+        (Column("a", min=0, max=1), Column("b", "boolean"), Column("c", "categorical", ("x", "y", "z"))),
+    ),
+    "series": SeriesSet(torch.randn(4, 2, 16), torch.zeros(4, dtype=torch.int64)),
+    "text": TextSet(torch.randint(0, 30, (4, 7)), torch.zeros(4, dtype=torch.int64), HashTokenizer(30)),
+    "tensor": TensorSet(torch.randn(4, 5), torch.zeros(4, dtype=torch.int64)),
+}
+NARROW = {"mobilenet_v2": "0.25", "efficientnet_b0": "0.25", "googlenet": "0.25", "ft_transformer": "8"}
+
+
+def untrained(name: str, samples: Samples, folder: Path) -> TrainedModel:
+    """A model of the zoo as if a run had trained it."""
+    about = describe_preprocessing(samples)
+    client = ClientEntry(name="a", model=name, train=4, test=0, domain="a", preprocessing=about)
+    run = RunModels(
+        method="solo", settings={}, scenario="s", classes=("p", "q", "r"), inputs=samples.input_spec, rounds=1, seed=0,
+        public_size=0, clients=(client,),
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = build(name, 3, samples.input_spec).eval().requires_grad_(False)
+    preprocessing = load_preprocessing(about, DataOptions())
+    return TrainedModel(model, nn.Sequential(model, nn.Softmax(1)).eval(), preprocessing, run, client, 1, False, folder)
+
+
+ZOO = [(modality, name) for modality in SETS for name in names(modality)]
+
+
+@pytest.mark.parametrize(("modality", "name"), ZOO)
+def test_every_model_of_the_zoo_can_be_exported(modality: str, name: str, tmp_path: Path) -> None:
+    """The export itself compares the probabilities, in batches of two sizes."""
+    pytest.importorskip("onnxruntime")
+    width = "" if name == "logistic" else f"@{NARROW.get(name, 4)}"
+    path, *_ = export(untrained(name + width, SETS[modality], tmp_path), "onnx")
+    assert path.stat().st_size > 0
+
+
+def test_a_transformer_for_tables_becomes_a_program(tmp_path: Path) -> None:
+    path, *_ = export(untrained("ft_transformer@8", SETS["table"], tmp_path), "torch-export")
+    assert path.stat().st_size > 0
+
+
+def test_a_program_that_fails_is_one_line(tmp_path: Path) -> None:
+    def fail(samples: Tensor) -> Tensor:
+        raise RuntimeError(f"batch of {len(samples)}")
+
+    with pytest.raises(UsageError, match="--format onnx is not possible for logistic: RuntimeError: batch of 1; "):
+        _compare("onnx", untrained("logistic", SETS["table"], tmp_path), fail)
 
 
 def test_a_wrong_file_name_or_format_is_refused(run: Path, tmp_path: Path) -> None:

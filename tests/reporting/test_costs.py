@@ -2,14 +2,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from tests.fake_results import fake_result
 
-from fedchoir import Experiment, run
+from fedchoir import Experiment, Result, run
 from fedchoir.core import checkpoint
-from fedchoir.reporting.costs import cost_of, models_held
+from fedchoir.core.result import ClientBudget
+from fedchoir.reporting.costs import budget_of, budget_sheet, cost_of, models_held
 from fedchoir.reporting.run_groups import rows
 from fedchoir.reporting.store import find_results
 
@@ -38,3 +40,38 @@ def test_models_held_between_rounds_of_real_runs(method: str, models: int, small
     run(experiment)
     (result,) = find_results([experiment.out])
     assert models_held(result) == pytest.approx(models, abs=0.02)
+
+
+def with_budget(method: str, *budgets: ClientBudget, **more: Any) -> Result:
+    return fake_result(method, extras={"budget": {str(k): b for k, b in enumerate(budgets)}}, **more)
+
+
+COUNTED = (
+    ClientBudget(parameters=1000, modules=0, steps={"local": 10}, samples={"local": 100}),
+    ClientBudget(parameters=3000, modules=200, steps={"local": 30, "public": 4}, samples={"local": 300, "public": 64}),
+)
+
+
+def test_a_budget_is_the_mean_over_clients_and_seeds() -> None:
+    (row,) = rows([with_budget("fccl", *COUNTED, rounds=4, seed=seed) for seed in range(2)])
+    budget = budget_of(row)
+    assert (budget["parameters"], budget["module_parameters"]) == (2000, 100)
+    assert (budget["steps_local"], budget["samples_local"]) == (20, 200)
+    assert (budget["steps_public"], budget["samples_public"]) == (2, 32)
+    assert (budget["run_bytes_up"], budget["run_bytes_down"]) == (8000, 4000)  # of one of four clients in four rounds
+
+
+def test_what_was_not_counted_is_unknown_and_not_zero() -> None:
+    (row,) = rows([with_budget("fccl", COUNTED[0], seed=0), fake_result("fccl", seed=1)])
+    assert (budget_of(row)["parameters"], budget_of(row)["steps_local"]) == (None, None)
+    (row,) = rows([with_budget("fccl", ClientBudget(parameters=1000, modules=0))])
+    assert (budget_of(row)["parameters"], budget_of(row)["samples_public"]) == (1000, None)
+
+
+def test_the_table_of_budgets() -> None:
+    made = rows([with_budget("fccl", *COUNTED, rounds=4), fake_result("solo", rounds=4)])
+    sheet = budget_sheet(made[0].group, made)
+    lines = {line[0].text: [cell.text for cell in line[1:]] for line in sheet.lines}
+    assert lines["fccl"] == ["7.8 KiB", "3.9 KiB", "2,000", "100", "20", "200", "2", "32"]
+    assert lines["solo"][2:] == ["–"] * 6
+    assert len(sheet.header) == 9

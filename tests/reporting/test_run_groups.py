@@ -76,3 +76,10 @@ def test_rounds_to_a_target_average_over_seeds(tmp_path: Path) -> None:
 def test_the_first_round_at_or_above_the_target_counts(target: float, expected: int | None) -> None:
     events = [{"round": r, "intra_avg": v} for r, v in enumerate([10.0, 50.0, None, 49.0, 70.0])]
     assert rounds_to_target(events, target) == expected
+
+
+def test_a_title_has_the_names_of_columns() -> None:
+    columns = [{"name": "age", "kind": "numeric", "min": 20.0}, {"name": "sex", "kind": "boolean", "min": None}]
+    result = fake_result("fedmd").model_copy(update={"settings": {"columns": columns, "classes": ["ill", "well"]}})
+    ((group, _),) = grouped(rows([result]))
+    assert group.endswith(" · classes=ill,well · columns=age,sex")

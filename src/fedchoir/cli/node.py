@@ -44,6 +44,10 @@ MaxEpsilon = Annotated[
     float | None,
     typer.Option(min=0, help="Privacy budget over all runs and servers: replies beyond this ε are refused."),
 ]
+MaxRuns = Annotated[
+    str | None,
+    typer.Option(metavar="N", help="Runs of one agreed file: a number, none, or auto (1 with secure sums)."),
+]
 MaxMessage = Annotated[float | None, typer.Option(help="Larger messages are refused (MiB).")]
 TrustServer = Annotated[
     bool, typer.Option("--trust-server", help="Without an agreed file: do whatever the server asks.")
@@ -67,6 +71,7 @@ def node(
     secure: Secure = None,
     peers: Peers = None,
     max_epsilon: MaxEpsilon = None,
+    max_runs: MaxRuns = None,
     max_message_mb: MaxMessage = None,
     work: Work = None,
     data_root: DataRoot = None,
@@ -95,7 +100,7 @@ def node(
         policy,
         **given(
             federation=federation, trust_server=trust_server, public=public, secure=_secure(secure), peers=peers,
-            max_epsilon=max_epsilon, max_message_mb=max_message_mb,
+            max_epsilon=max_epsilon, max_runs=_runs(max_runs), max_message_mb=max_message_mb,
         ),
     )  # fmt: skip
     site = LocalSite(
@@ -109,6 +114,10 @@ def _secure(choice: NodeSecure | None) -> bool | str | None:
     return None if choice is None else "strict" if choice is NodeSecure.strict else True
 
 
+def _runs(text: str | None) -> int | str | None:
+    return int(text) if text is not None and text.isdecimal() else text
+
+
 @app.command(epilog="Example: [bold]fedchoir node init --federation federation.toml[/]")
 def init(
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("policy.toml"),
@@ -118,6 +127,7 @@ def init(
     secure: Secure = None,
     peers: Peers = None,
     max_epsilon: MaxEpsilon = None,
+    max_runs: MaxRuns = None,
     max_message_mb: MaxMessage = None,
     max_parameters: Annotated[int | None, typer.Option(help="Largest model, in parameters.")] = None,
     min_sites: Annotated[int | None, typer.Option(help="Fewest sites in a federation and in a sum.")] = None,
@@ -135,8 +145,8 @@ def init(
         raise UsageError(f"{out} exists: choose another --out, or rename it")
     values: dict[str, Any] = given(
         federation=federation, trust_server=trust_server, public=public, secure=_secure(secure), peers=peers,
-        max_epsilon=max_epsilon, max_message_mb=max_message_mb, max_parameters=max_parameters, min_sites=min_sites,
-        hours=hours,
+        max_epsilon=max_epsilon, max_runs=_runs(max_runs), max_message_mb=max_message_mb,
+        max_parameters=max_parameters, min_sites=min_sites, hours=hours,
     )  # fmt: skip
     if metrics is not None:
         values["metrics"] = {"auto": "auto", "yes": True, "no": False}[metrics]
@@ -173,6 +183,7 @@ def _ask(values: dict[str, Any]) -> dict[str, Any]:
         ask("federation", "The federation's file that this site agrees to", Path)
     ask("public", "This site's copy of the public set: a path or a name (empty: the name in the file)")
     ask("max_epsilon", "Privacy budget ε over all runs (empty: none)", float)
+    ask("max_runs", "Most runs of this file: a number, or none (empty: one with secure sums, else any)", _runs)
     ask("hours", "Hours of work, as in 22:00-06:00 (empty: always)")
     return answers
 

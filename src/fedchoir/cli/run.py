@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from fedchoir.cli import options as o
 from fedchoir.cli.options import console, given, parse_settings, print_results
@@ -72,8 +71,6 @@ def run(
     experiment = Experiment(**{**values, "settings": {**values.get("settings", {}), **settings}})
     result = run_experiment(experiment, resume=resume, observers=[LiveProgress(console), TensorBoard(), LiveStatus()])
     print_results([result])
-    for note in result.notes:
-        console.print(f"[yellow]note:[/] {escape(note)}")
     folder = make_plan(experiment).out
     console.print(f"files: {folder}/ (result.json, events.jsonl, checkpoint/, tensorboard/)")
     console.print(

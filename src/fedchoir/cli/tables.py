@@ -15,7 +15,8 @@ from fedchoir.utils.errors import UsageError
 
 if TYPE_CHECKING:
     from fedchoir.experiments.sweep import Job, Overrides
-    from fedchoir.reporting.tables import View
+    from fedchoir.reporting.run_groups import Row
+    from fedchoir.reporting.tables import References, View
 
 app = typer.Typer()
 
@@ -46,15 +47,29 @@ def compare(
         float | None, typer.Option(help="Rounds until this intra-domain or global score is reached.")
     ] = None,
     metric: o.Metric = None,
+    against: Annotated[
+        str | None, typer.Option(metavar="LABEL", help="Compare with this row (default: solo); a label or a method.")
+    ] = None,
+    best_round_habit: Annotated[
+        bool, typer.Option("--best-round-habit", help="What it is worth to report the best test round instead.")
+    ] = False,
 ) -> None:
-    """Compare finished runs with each other and with the papers: mean ± sd over seeds, best in bold, second underlined,
-    Δ to SOLO."""
+    """Compare finished runs with each other and with the papers: mean ± sd over seeds, best in bold, second underlined;
+    then the differences to SOLO with 95 % intervals, paired by seed."""
+    from fedchoir.reporting.difference_tables import references
+    from fedchoir.reporting.headline import check_metric
     from fedchoir.reporting.store import find_results
+    from fedchoir.reporting.tables import rows
 
-    if cost and per_client:
-        raise UsageError("--cost and --per-client are two different tables: give one of them")
-    view: View = "cost" if cost else "clients" if per_client else "accuracy"
-    print_table(find_results(folders), style, view, target, metric)
+    views: dict[str, View] = {"--cost": "cost", "--per-client": "clients", "--best-round-habit": "best-round"}
+    given = [name for name, on in zip(views, (cost, per_client, best_round_habit), strict=True) if on]
+    if len(given) > 1:
+        raise UsageError(f"{given[0]} and {given[1]} are two different tables: give one of them")
+    if given and against is not None:
+        raise UsageError(f"--against is not possible with {given[0]}: that table has no differences")
+    view: View = views[given[0]] if given else "accuracy"
+    made = rows(find_results(folders), check_metric(metric) if metric else None)
+    print_rows(made, style, view, target, references(made, against) if view == "accuracy" else None)
 
 
 @app.command(epilog="Example: [bold]fedchoir sweep my-grid.toml --jobs 2 --seeds 3[/]")
@@ -151,6 +166,7 @@ def run_sweep(
     from fedchoir.experiments.scheduler import run_jobs, write_manifest
     from fedchoir.reporting.store import find_results
     from fedchoir.reporting.sweep_view import SweepView, summary
+    from fedchoir.reporting.tables import rows
 
     progress = Console(stderr=True) if style is not Style.terminal else console  # stdout has the table only
     progress.print(f"[bold]{title}[/] · {len(planned)} runs · {folder}/", highlight=False, soft_wrap=True)
@@ -163,21 +179,22 @@ def run_sweep(
         outcomes = run_jobs(planned, processes, view)
     done = [outcome.job.out for outcome in outcomes if outcome.state != "failed"]
     if done:
-        print_table(find_results(done), style, "clients" if per_client else "accuracy")
+        print_rows(rows(find_results(done)), style, "clients" if per_client else "accuracy")
     progress.print(summary(outcomes, folder), markup=False, highlight=False, soft_wrap=True)
     if len(done) < len(outcomes):
         raise typer.Exit(1)
 
 
-def print_table(results: Any, style: Style, view: View, target: float | None = None, metric: str | None = None) -> None:
-    from fedchoir.reporting.headline import check_metric
-    from fedchoir.reporting.tables import as_text, rows, terminal_tables
+def print_rows(
+    table_rows: list[Row], style: Style, view: View, target: float | None = None, compared: References | None = None
+) -> None:
+    """Print a table and, with ``compared``, the differences to the row of each group in it."""
+    from fedchoir.reporting.tables import as_text, terminal_tables
 
-    made = rows(results, check_metric(metric) if metric else None)
     if style is not Style.terminal:
-        typer.echo(as_text(made, style.value, view, target), nl=False)
+        typer.echo(as_text(table_rows, style.value, view, target, compared), nl=False)
         return
-    for table in terminal_tables(made, view, target):
+    for table in terminal_tables(table_rows, view, target, compared):
         console.print(table)
 
 

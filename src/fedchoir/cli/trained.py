@@ -12,7 +12,7 @@ from fedchoir.cli.options import console
 
 app = typer.Typer()
 
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, or of a run at a node (work/state/…).")]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, or the work folder of a node.")]
 ClientName = Annotated[str | None, typer.Option("--client", help="Whose model (not needed if there is only one).")]
 Best = Annotated[bool, typer.Option("--best", help="The client's best round by its validation samples.")]
 

@@ -16,6 +16,7 @@ from fedchoir.core.eligibility import Secure
 from fedchoir.core.metrics import MetricName
 from fedchoir.core.settings import Settings
 from fedchoir.data.options import DataOptions
+from fedchoir.data.protocol import check_protocol
 from fedchoir.data.registry import ScenarioInfo
 from fedchoir.data.registry import info as scenario_info
 from fedchoir.experiments.profiles import Profile, profile_options
@@ -107,7 +108,7 @@ def make_plan(experiment: Experiment) -> Plan:
     method = methods.get(experiment.method)
     scenario = scenario_info(experiment.scenario, data_options(experiment.settings))
     name = f"{Path(experiment.scenario).name}-{experiment.method}-{experiment.profile}-seed{experiment.seed}"
-    return Plan(
+    plan = Plan(
         experiment=experiment,
         params=make_params(method, scenario, experiment.profile, experiment.settings),
         models=with_weights(
@@ -118,6 +119,23 @@ def make_plan(experiment: Experiment) -> Plan:
         public=(experiment.public or scenario.public) if method.needs_public else None,
         out=experiment.out or Path("runs") / name,
     )
+    check_protocol(scenario, plan.params)
+    _check_models_and_rounds(plan)
+    return plan
+
+
+def _check_models_and_rounds(plan: Plan) -> None:
+    """Refuse a protocol that makes no sense with the models or the rounds of a plan."""
+    if plan.params.rotate and len(set(plan.models)) == 1:
+        raise UsageError(
+            f"rotate = True is not possible: all clients have one model, {plan.models[0]}; give several with --models"
+        )
+    for name, first in plan.params.late_rounds.items():
+        if first > plan.rounds:
+            raise UsageError(
+                f"join_late = '{name}:{first}' is not possible: the run has {plan.rounds} rounds; the round should be "
+                f"from 2 to {plan.rounds}"
+            )
 
 
 def data_options(settings: Mapping[str, Any]) -> DataOptions:

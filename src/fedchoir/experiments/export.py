@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -13,8 +14,9 @@ from torch import Tensor, nn
 
 from fedchoir.core.result import versions
 from fedchoir.data.preprocessing import stored_zeros
-from fedchoir.experiments.model_card import card_text
+from fedchoir.experiments.model_card import METRICS_OF, card_text
 from fedchoir.experiments.trained import TrainedModel
+from fedchoir.models.spec import ModelSpec
 from fedchoir.utils.errors import UsageError
 from fedchoir.utils.io import atomic_path, atomic_write, atomic_write_json
 
@@ -61,27 +63,35 @@ def export(trained: TrainedModel, kind: str, out: Path | None = None) -> list[Pa
 def description(trained: TrainedModel, kind: str, file: str) -> dict[str, Any]:
     """The facts of a model card."""
     run, client = trained.run, trained.client
-    result = trained.folder / "result.json"
+    file_of_result = trained.folder / "result.json"
+    result = json.loads(file_of_result.read_text()) if file_of_result.exists() else None
     return {
-        "file": file, "format": kind, "client": client.name, "architecture": client.model,
+        "file": file, "format": kind, "client": client.name,
+        "architecture": str(ModelSpec.parse(client.model).without_folders()),
         "parameters": sum(p.numel() for p in trained.model.parameters()), "classes": list(run.classes),
         "inputs": {"modality": run.inputs.modality, "shape": list(run.inputs.shape)},
         "preprocessing": client.preprocessing, "method": run.method, "scenario": run.scenario,
-        "training_samples": client.train, "round": trained.round, "rounds": run.rounds, "best_round": trained.best,
-        "seed": run.seed, "settings": run.settings,
-        "metrics": _metrics(json.loads(result.read_text()), client.name) if result.exists() else {},
+        "training_samples": client.train, "round": trained.round, "rounds": result["rounds"] if result else None,
+        "planned_rounds": run.rounds, "best_round": trained.best, "seed": run.seed, "settings": run.settings,
+        "metrics": _metrics(result, trained) if result else {}, "metrics_of": METRICS_OF[trained.best],
         "versions": versions(),
     }  # fmt: skip
 
 
-def _metrics(result: Mapping[str, Any], client: str) -> dict[str, dict[str, float]]:
-    """{metric: {test set: value}} of one client."""
-    names = [entry["name"] for entry in result["clients"]]
-    if client not in names:
-        return {}
-    row, tests = names.index(client), result["tests"]
-    metrics = result.get("metrics") or {"accuracy": result["accuracy"]}
-    return {name: dict(zip(tests, values[row], strict=False)) for name, values in metrics.items() if values}
+def _metrics(result: Mapping[str, Any], trained: TrainedModel) -> dict[str, dict[str, float]]:
+    """{metric: {test set: value}} of the client: in its best round, or the means that the run reports."""
+    rows: dict[str, list[float]] = {}
+    if trained.best:
+        for best in result.get("best", ()):
+            if best["client"] == trained.client.name and best["round"] + 1 == trained.round:
+                rows = best["metrics"]
+    else:
+        names = [entry["name"] for entry in result["clients"]]
+        metrics = result.get("metrics") or {"accuracy": result["accuracy"]}
+        if trained.client.name in names:
+            row = names.index(trained.client.name)
+            rows = {name: values[row] for name, values in metrics.items() if values}
+    return {name: dict(zip(result["tests"], values, strict=False)) for name, values in rows.items() if values}
 
 
 def _write_weights(path: Path, kind: str, trained: TrainedModel) -> None:
@@ -122,10 +132,12 @@ def _write_onnx(path: Path, trained: TrainedModel, facts: dict[str, Any]) -> Non
         raise UsageError("--format onnx needs the extra export: pip install 'fedchoir[export]'") from None
     pipeline, inputs = traceable(trained)
     try:
-        program = torch.onnx.export(
-            pipeline, (inputs,), dynamo=True, input_names=["samples"], output_names=["probabilities"],
-            dynamic_shapes=_ANY_BATCH, verbose=False,
-        )  # fmt: skip
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # torch's about its own code
+            program = torch.onnx.export(
+                pipeline, (inputs,), dynamo=True, input_names=["samples"], output_names=["probabilities"],
+                dynamic_shapes=_ANY_BATCH, verbose=False,
+            )  # fmt: skip
     except Exception as error:
         raise _impossible("onnx", trained, error) from error
     assert program is not None
@@ -133,7 +145,10 @@ def _write_onnx(path: Path, trained: TrainedModel, facts: dict[str, Any]) -> Non
     for key, value in (("classes", facts["classes"]), ("card", facts)):
         entry = model.metadata_props.add()
         entry.key, entry.value = key, json.dumps(value)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    try:
+        session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise _impossible("onnx", trained, error) from error
     _compare("onnx", trained, lambda x: torch.from_numpy(session.run(None, {"samples": x.numpy()})[0]))
     onnx.save(model, path)
 
@@ -150,7 +165,11 @@ def _compare(kind: str, trained: TrainedModel, run: Any) -> None:
             if whole
             else torch.randn(zeros.shape, generator=generator)
         )
-        difference = float((run(samples) - trained.probabilities(samples)).abs().max())
+        try:
+            found = run(samples)
+        except Exception as error:  # of another runtime: the example batch had another size
+            raise _impossible(kind, trained, error) from error
+        difference = float((found - trained.probabilities(samples)).abs().max())
         if not difference <= TOLERANCE:
             raise UsageError(
                 f"--format {kind}: the exported model's probabilities differ by {difference:.2g} from those of torch "

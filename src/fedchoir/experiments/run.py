@@ -24,7 +24,10 @@ from fedchoir.data.samples import Samples
 from fedchoir.data.scenario import Scenario, load_scenario
 from fedchoir.data.validation import with_validation
 from fedchoir.engines.factory import started_engine
+from fedchoir.engines.local import engine as local
+from fedchoir.experiments.budget import BudgetLog, CountingTrainer
 from fedchoir.experiments.config import Experiment, Plan, make_plan, read_experiment
+from fedchoir.experiments.protocol import first_rounds, models_of_clients, with_epochs_of_places
 from fedchoir.experiments.trained import write_models
 from fedchoir.utils.devices import describe, full_memory, pick_devices
 from fedchoir.utils.errors import StorageError, UsageError, WorkerError
@@ -77,6 +80,9 @@ def run(experiment: Experiment, *, resume: bool = False, observers: Iterable[Obs
     devices = pick_devices(experiment.devices, experiment.device)
     check_folder(plan, resume)
     method, scenario, public = _loaded(plan, observers)
+    counting = None
+    if len(devices) == 1 and not plan.params.dp_noise:  # else training happens where it cannot be counted from here
+        counting = CountingTrainer(local.fast_trainer(devices[0]))
 
     def progress(client: str, phase: str) -> None:
         for observer in observers:
@@ -88,13 +94,15 @@ def run(experiment: Experiment, *, resume: bool = False, observers: Iterable[Obs
         started_engine(
             method, scenario, public, devices=devices, precision=experiment.precision, fused=experiment.fused,
             progress=progress, budget=parse_size(experiment.state_budget), folder=plan.out / "state_cache",
+            **({"trainer": counting} if counting else {}),
         ) as engine,
     ):  # fmt: skip
         notes = [*scenario.notes, *(public.notes if public else ())]
+        budget = BudgetLog(method, engine, counting, plan.out)
         try:
             return run_on_engine(
                 plan, method, engine, tuple(scenario.tests), notes=notes, device=describe(devices), resume=resume,
-                observers=[DescribeModels(method, scenario), *observers],
+                observers=[DescribeModels(method, scenario), *observers], budget=budget,
             )  # fmt: skip
         except torch.OutOfMemoryError:
             raise WorkerError(full_memory(devices[0])) from None
@@ -125,6 +133,7 @@ def run_on_engine(
     device: str,
     resume: bool,
     observers: Sequence[Observer],
+    budget: BudgetLog | None = None,
 ) -> Result:
     """Run a method on an engine, wherever its clients are, and write the folder of the run."""
     experiment, out = plan.experiment, plan.out
@@ -148,20 +157,25 @@ def run_on_engine(
             "metric": spec.metric,
         }
         atomic_write_json(out / "task.json", {**facts, **more})  # for readers of an unfinished run
-        events = _run_rounds(server, plan, resume, observers)
+        events = _run_rounds(server, plan, resume, observers, budget)
         facts |= {"notes": [*notes, *engine.notes, *server.notes], "device": device}
+        facts |= {"budget": budget.total(server.next_round)} if budget else {}
         result = summarise(method.spec, tests, events, facts)  # sites may have joined since the start
         atomic_write_json(out / "result.json", result.model_dump(mode="json"))
         return result
 
 
-def _run_rounds(server: Server, plan: Plan, resume: bool, observers: Sequence[Observer]) -> list[Event]:
+def _run_rounds(
+    server: Server, plan: Plan, resume: bool, observers: Sequence[Observer], budget: BudgetLog | None
+) -> list[Event]:
     """All rounds, or those after the last checkpoint. An event is on disk before the checkpoint that counts it."""
     path = plan.out / "events.jsonl"
     events: list[Event] = []
     if resume and server.resume():
         events = [event for event in read_events(path) if event["round"] < server.settled]
     path.write_text("".join(json.dumps(event) + "\n" for event in events))
+    if budget:
+        budget.begin(server.next_round)
     for observer in observers:
         observer.began(plan, server.method.spec, events)
     try:
@@ -171,6 +185,8 @@ def _run_rounds(server: Server, plan: Plan, resume: bool, observers: Sequence[Ob
                 file.write("".join(json.dumps(event) + "\n" for event in settled))
                 file.flush()
                 os.fsync(file.fileno())
+                if budget:
+                    budget.write(server.next_round - 1)
                 server.save()
                 for observer in observers:
                     for event in settled:
@@ -234,6 +250,7 @@ def prepare(plan: Plan, progress: DataProgress | None = None) -> tuple[methods.M
     if options is not None:
         public = load_public(**options, like=like, root=root, cache=data.cache, progress=progress)
     check_augmentations(params, like, public)
+    params = with_epochs_of_places(params, scenario)
     return methods.get(experiment.method)(params, make_spec(plan, scenario, public)), scenario, public
 
 
@@ -256,6 +273,7 @@ def public_options(plan: Plan) -> dict[str, Any] | None:
         "name": plan.public, "seed": experiment.seed, "size": params.public_size, "image_size": params.image_size,
         "aspect": params.aspect, "grey_bits": params.grey_bits,
         "normalisation": params.normalisation, "strict": "public_size" in experiment.settings,
+        **({"held_out": params.held_out} if params.held_out else {}),
     }  # fmt: skip
 
 
@@ -267,12 +285,12 @@ def make_spec(plan: Plan, scenario: Scenario, public: PublicSet | None) -> Feder
     clients = tuple(
         ClientInfo(
             name=client.name,
-            model=plan.models[k % len(plan.models)],
+            model=model,
             train=len(client.train),
             test=len(scenario.tests[client.domain]),
             domain=client.domain,
         )
-        for k, client in enumerate(scenario.clients)
+        for client, model in zip(scenario.clients, models_of_clients(plan, scenario), strict=True)
     )
     return FederationSpec(
         classes=scenario.classes,
@@ -283,6 +301,8 @@ def make_spec(plan: Plan, scenario: Scenario, public: PublicSet | None) -> Feder
         inputs=scenario.inputs,
         top_k=scenario.top_k,
         metric=plan.experiment.metric,
+        held_out=plan.params.held_out,
+        joins=first_rounds(plan.params, scenario),
     )
 
 

@@ -79,7 +79,10 @@ def write_models(
     spec, models = method.spec, models or {}
     clients = tuple(
         ClientEntry(
-            **{**asdict(spec.clients[k]), "model": models.get(k, spec.clients[k].model)},
+            **{
+                **asdict(spec.clients[k]),
+                "model": str(ModelSpec.parse(models.get(k, spec.clients[k].model)).absolute()),
+            },
             preprocessing=describe_preprocessing(own),
         )
         for k, own in sorted(samples.items())
@@ -92,8 +95,25 @@ def write_models(
 
 
 @dataclass(frozen=True)
+class Predictions:
+    """The classes of new samples.
+
+    Attributes:
+        samples: names of the samples: files, or positions from 0.
+        labels: the most probable class of each sample.
+        probabilities: N×C, float32.
+        classes: the order of the columns of ``probabilities``.
+    """
+
+    samples: list[str]
+    labels: list[str]
+    probabilities: Tensor
+    classes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class TrainedModel:
-    """A client's model after a run.
+    """A client's model after a run, with its preprocessing.
 
     Attributes:
         model: as the client trained it.
@@ -121,6 +141,26 @@ class TrainedModel:
         chunks = [self.predictor(self.preprocessing.transform(chunk)) for chunk in inputs.split(batch)]
         return torch.cat(chunks) if chunks else torch.zeros(0, len(self.classes))
 
+    def predict(self, data: Any) -> Predictions:
+        """The classes of new samples, which are given before preprocessing.
+
+        Args:
+            data: a folder or file, as for ``fedchoir predict``; a pandas DataFrame; a list of texts; or an array or
+                tensor, N×…, of the form that an exported model takes.
+        """
+        names, inputs = self.preprocessing.samples(data, self.client.preprocessing)
+        probabilities = self.probabilities(inputs)
+        labels = [self.classes[k] for k in probabilities.argmax(dim=1).tolist()]
+        return Predictions(names, labels, probabilities, self.classes)
+
+
+def load_predictor(folder: Path | str, client: str | None = None, *, best: bool = False) -> TrainedModel:
+    """A client's trained model with its preprocessing: ``.predict("new.csv")`` gives classes and probabilities.
+
+    ``best``: of its best round by its validation samples. ``client`` may be left out if there is only one.
+    """
+    return load_trained(Path(folder), client, best=best)
+
 
 def load_model(folder: Path | str, client: str | None = None, *, best: bool = False) -> nn.Module:
     """A client's trained model, in eval mode on the CPU. ``best``: of its best round by its validation samples."""
@@ -141,7 +181,7 @@ def load_trained(folder: Path, client: str | None = None, *, best: bool = False)
     modules = nn.ModuleDict(method.extra_modules(model))
     state, server, round_index = _stored(folder, index)
     method.server = server
-    weights = _weights(method, state, best, entry.name, folder)
+    weights = _weights(method, state, best, index, round_index, folder)
     if best:
         round_index = int(state[f"memory/{BEST_ROUND}"])
     _load(model, weights, folder)
@@ -168,9 +208,20 @@ def read_models(folder: Path) -> RunModels:
     if not path.exists():
         raise UsageError(f"{folder} has no {FILE}, so its models cannot be loaded: give the folder of a run or a node")
     try:
-        return RunModels.model_validate_json(path.read_text())
+        found = RunModels.model_validate_json(path.read_text())
     except (ValidationError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is damaged: {str(error).splitlines()[0]}") from None
+    clients = tuple(entry.model_copy(update={"model": _located(entry.model)}) for entry in found.clients)
+    return found.model_copy(update={"clients": clients})
+
+
+def _located(model: str) -> str:
+    """The model with its file looked for in the working folder, if it is no longer where the run had it."""
+    spec = ModelSpec.parse(model)
+    if spec.kind != "file" or Path(spec.source.rpartition(":")[0]).expanduser().is_file():
+        return model
+    here = spec.without_folders()
+    return str(here if Path(here.source.rpartition(":")[0]).is_file() else spec)
 
 
 def _index(described: RunModels, client: str | None, folder: Path) -> int:
@@ -200,17 +251,33 @@ def _stored(folder: Path, index: int) -> tuple[dict[str, Tensor], dict[str, Tens
     return state, server, int(about["round"])
 
 
-def _weights(method: Method, state: dict[str, Tensor], best: bool, name: str, folder: Path) -> dict[str, Tensor]:
-    """The weights that the run evaluated: the global model's, or the client's own."""
+def _weights(
+    method: Method, state: dict[str, Tensor], best: bool, index: int, round_index: int, folder: Path
+) -> dict[str, Tensor]:
+    """The weights that the run evaluated: the global model's where there are some, else the client's own."""
     if best:
         prefix = f"memory/{BEST}/"
         found = {n.removeprefix(prefix): t for n, t in state.items() if n.startswith(prefix)}
         if not found:
-            raise UsageError(f"{folder} has no best round of {name}: run with --set validation=0.1 to keep it")
+            name = method.spec.clients[index].name
+            raise UsageError(f"{folder} has no best round of {name}: {_no_best_round(method, folder)}")
         return found
+    own = {n.removeprefix("model/"): t for n, t in state.items() if n.startswith("model/")}
     if weights := method.global_weights():
-        return weights
-    return {n.removeprefix("model/"): t for n, t in state.items() if n.startswith("model/")}
+        return {**own, **method.client_weights(index, weights, round_index)}
+    return own
+
+
+def _no_best_round(method: Method, folder: Path) -> str:
+    """Why a client has no best round, and what to do."""
+    if not method.params.validation:
+        return "run with --set validation=0.1 to keep it"
+    about = folder / "task.json"  # a site does not have it
+    metric = json.loads(about.read_text()).get("metric") if about.exists() else None
+    return (
+        f"{metric or 'the metric'} was not defined on its validation samples in any evaluated round, for example "
+        "because they are all of one class; leave out --best, or run with another --metric"
+    )
 
 
 def _load(module: nn.Module, weights: Mapping[str, Tensor], folder: Path) -> None:

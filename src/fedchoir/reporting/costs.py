@@ -1,5 +1,7 @@
-"""The measured cost of a table row: bytes, messages, models held and seconds (the FCCL+ paper only counts symbols)."""
+"""The measured cost of a table row (the FCCL+ paper only counts symbols): of a round bytes, messages, models held and
+seconds, and the budget of a client in the whole run."""
 
+from collections.abc import Sequence
 from math import prod
 from pathlib import Path
 from statistics import mean
@@ -7,10 +9,12 @@ from statistics import mean
 from safetensors import SafetensorError, safe_open
 
 from fedchoir.core.checkpoint import latest
-from fedchoir.core.result import Result
+from fedchoir.core.result import ClientBudget, Result
+from fedchoir.reporting.render import NONE, Cell, Sheet
 from fedchoir.reporting.run_groups import Row
 from fedchoir.reporting.store import extra
 from fedchoir.utils.errors import UsageError
+from fedchoir.utils.sizes import readable_bytes
 
 
 def cost_of(row: Row) -> dict[str, float | None]:
@@ -25,6 +29,54 @@ def cost_of(row: Row) -> dict[str, float | None]:
         "models_held": mean(held) if held else None,
         **{f"seconds_{name}": mean(r.seconds.get(name, 0.0) / r.rounds for r in runs) for name in runs[0].seconds},
     }
+
+
+PHASES = ("local", "public")
+BUDGET = {
+    "parameters": "parameters", "module_parameters": "modules", "steps_local": "local steps",
+    "samples_local": "local samples", "steps_public": "public steps", "samples_public": "public samples",
+}  # fmt: skip
+BUDGET_NOTES = (
+    "mean over clients; parameters: of the client's own model; modules: of the auxiliary modules that its method adds",
+    "steps: of the optimiser; samples: in these steps, once per pass; forward passes without a step are not counted",
+)
+
+
+def budget_of(row: Row) -> dict[str, float | None]:
+    """What the whole run needs at one client, mean over clients and seeds: bytes, parameters of its model and of its
+    auxiliary modules, optimiser steps and samples of each phase. None where a run did not count it."""
+    runs = row.results
+    clients = [budget for r in runs for budget in r.budget.values()]
+    sized = clients if all(r.budget for r in runs) else []
+    counts = {f"{kind}_{phase}": _counts(sized, kind, phase) for kind in ("steps", "samples") for phase in PHASES}
+    return {
+        "run_bytes_up": mean(r.bytes_up / len(r.clients) for r in runs),
+        "run_bytes_down": mean(r.bytes_down / len(r.clients) for r in runs),
+        "parameters": mean(b.parameters for b in sized) if sized else None,
+        "module_parameters": mean(b.modules for b in sized) if sized else None,
+        **counts,
+    }
+
+
+def _counts(clients: Sequence[ClientBudget], kind: str, phase: str) -> float | None:
+    found: list[dict[str, int] | None] = [getattr(client, kind) for client in clients]
+    known = [counts.get(phase, 0) for counts in found if counts is not None]
+    return mean(known) if known and len(known) == len(found) else None
+
+
+def budget_sheet(group: str, group_rows: Sequence[Row]) -> Sheet:
+    """What the whole run needs at one client: bytes, parameters, and the steps and samples of its training."""
+    lines = []
+    for row in group_rows:
+        budget = budget_of(row)
+        traffic = (readable_bytes(budget[f"run_bytes_{way}"] or 0) for way in ("up", "down"))
+        lines.append(tuple(map(Cell, (row.label, *traffic, *(_count(budget[name]) for name in BUDGET)))))
+    header = ("method", "up", "down", *BUDGET.values())
+    return Sheet(f"{group} · budget of one client, whole run", header, tuple(lines), BUDGET_NOTES)
+
+
+def _count(number: float | None) -> str:
+    return NONE if number is None else f"{number:,.0f}"
 
 
 def models_held(result: Result) -> float | None:

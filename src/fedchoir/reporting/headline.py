@@ -9,6 +9,8 @@ from fedchoir.utils.errors import UsageError
 
 SCOPES = ("intra", "inter")
 """Scores on the clients' own domains, and on the others'."""
+ALL_SCOPES = (*SCOPES, "unseen")
+"""The same, and scores on a domain that no client has, where one is held out."""
 
 
 def headline_of(results: Iterable[Result]) -> str:
@@ -42,6 +44,14 @@ def summary_of(result: Result, metric: str, scope: str) -> ClientSummary | None:
     names = [client["name"] for client in result.clients]
     values = getattr(result, scope)
     return summarise_clients(values, names, metric) if values and len(values) == len(names) else None
+
+
+def score_of(result: Result, metric: str, scope: str) -> float | None:
+    """A score of a run, averaged over clients; None where it has none."""
+    if metric == "accuracy":
+        average: float | None = getattr(result, f"{scope}_avg")
+        return average
+    return summary.mean if (summary := summary_of(result, metric, scope)) else None
 
 
 def over_clients(result: Result, metric: str) -> ClientSummary | None:

@@ -91,7 +91,7 @@ def model_table(name: str, classes: int, inputs: str, device: str) -> Table:
     table.add_row("feature map", "×".join(map(str, found.map_shape)) or "none: fbcl and Grad-CAM need one")
     table.add_row("memory", f"{readable_bytes(found.weight_bytes)} of weights, "
                   f"{readable_bytes(int(found.activation_bytes))} per sample in a training step")  # fmt: skip
-    table.add_row("training step", f"{found.step_seconds * 1000:.0f} ms for {found.batch} samples")
+    table.add_row("training step", f"{found.step_seconds * 1000:.2g} ms for {found.batch} samples")
     for note in found.notes:
         table.add_row("note", escape(note))
     return table

@@ -18,7 +18,10 @@ from string import Template
 from typing import Any
 
 from fedchoir.core.metrics import METRICS
+from fedchoir.reporting.costs import budget_of
+from fedchoir.reporting.difference_tables import all_differences, references
 from fedchoir.reporting.headline import SCOPES, check_metric
+from fedchoir.reporting.pareto import pareto
 from fedchoir.reporting.run_data import Run, matrices_each, metric_facts, read_runs, run_data
 from fedchoir.reporting.run_groups import Number, Row, delta, grouped, rows
 from fedchoir.reporting.store import extra
@@ -64,7 +67,9 @@ def report_page(runs: Sequence[Run], metric: str | None = None) -> str:
         "<footer>Made by fedchoir. This page is one file and loads nothing from the network.</footer></main>"
     )
     nav = '<nav id="nav" aria-label="sections"></nav>'
-    return html_page(title, nav, main, (*SCRIPTS, "report.js"), page_data(runs, metric), connect="'none'")
+    return html_page(
+        title, nav, main, (*SCRIPTS, "comparison.js", "report.js"), page_data(runs, metric), connect="'none'"
+    )
 
 
 def _one_or_count(names: Sequence[str], plural: str) -> str:
@@ -94,7 +99,8 @@ def page_data(runs: Sequence[Run], metric: str | None = None) -> dict[str, Any]:
     """The data of a report: the runs, and groups of table rows that refer to them by position."""
     runs = sorted(runs, key=lambda run: extra(run.result, "order") or 0)  # in the order of the sweep file
     position = {id(run.result): k for k, run in enumerate(runs)}
-    groups = grouped(rows([run.result for run in runs], metric))
+    table_rows = rows([run.result for run in runs], metric)
+    groups, compared = grouped(table_rows), references(table_rows)
     shown = {id(result): row.metric for _, group_rows in groups for row in group_rows for result in row.results}
     matrices, room = matrices_each(runs), FIGURE_BYTES
     data = []
@@ -108,7 +114,12 @@ def page_data(runs: Sequence[Run], metric: str | None = None) -> dict[str, Any]:
             "metric": metric_facts(group_rows[0].metric),
             "rows": [row_data(row, group_rows, position) for row in group_rows],
             "notes": notes(group_rows),
-            "text": {style: as_text(group_rows, style) for style in ("latex", "md", "csv")},
+            "differences": all_differences(group_rows),
+            "pareto": pareto(group_rows, table_rows),
+            "text": {
+                **{style: as_text(group_rows, style) for style in ("latex", "md")},
+                "csv": as_text(group_rows, "csv", references=compared),
+            },
         }
         for title, group_rows in groups
     ]
@@ -129,6 +140,7 @@ def row_data(row: Row, group_rows: Sequence[Row], position: dict[int, int]) -> d
         "traffic": row.bytes_per_round,
         "messages": mean(result.messages for result in row.results),
         "seconds": row.seconds,
+        "budget": budget_of(row),
         "runs": [position[id(result)] for result in row.results],
     }
 

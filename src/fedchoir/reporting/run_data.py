@@ -148,6 +148,12 @@ def own_tests(result: Result, task: dict[str, Any]) -> tuple[int | None, ...]:
     return tuple(columns)
 
 
+def own_tests_of(result: Result) -> tuple[int | None, ...]:
+    """Return `own_tests` of a finished run, with the domains in its ``task.json`` if its folder is still there."""
+    folder = extra(result, "folder")
+    return own_tests(result, read_json(Path(folder) / "task.json") if folder else {})
+
+
 def run_data(run: Run, name: str, *, matrices: int, metric: str | None = None) -> dict[str, Any]:
     """Return a run as JSON values, by its headline metric or another one; at most ``matrices`` of its rounds keep their
     matrix of scores."""

@@ -11,7 +11,7 @@ from fedchoir.core.result import Event, Result
 from fedchoir.core.settings import Settings
 from fedchoir.data.registry import SCENARIOS
 from fedchoir.experiments.published import DATA, Match, match
-from fedchoir.reporting.headline import headline_of, over_clients, summary_of
+from fedchoir.reporting.headline import headline_of, over_clients, score_of, summary_of
 from fedchoir.reporting.store import evaluated, extra
 
 
@@ -56,10 +56,7 @@ class Row:
     def number(self, scope: str, metric: str | None = None) -> Number | None:
         """The ``intra`` or ``inter`` score, averaged over clients; None where the runs have none."""
         metric = metric or self.metric
-        if metric == "accuracy":
-            return _number([getattr(r, f"{scope}_avg") for r in self.results], 2)
-        found = [summary_of(r, metric, scope) for r in self.results]
-        return _number([summary.mean for summary in found if summary], METRICS[metric].digits)
+        return _number([score_of(r, metric, scope) for r in self.results], METRICS[metric].digits)
 
     def clients(self, scope: str) -> list[Number | None]:
         """The score of each client; empty if the runs do not have the same clients."""
@@ -164,7 +161,10 @@ def _identity(result: Result) -> str:
 def group_of(result: Result) -> str:
     """What two runs must share to be compared: data, models and number of rounds."""
     models = [client["model"] for client in result.clients]
+    rotated = bool(result.settings.get("rotate"))
+    models = sorted(models) if rotated else models
     shown = models[0] if len(set(models)) == 1 else ", ".join(models if len(models) <= 8 else dict.fromkeys(models))
+    shown += "; rotated" if rotated else ""
     stops_early = result.planned if result.settings.get("early_stopping") else None
     rounds = f"up to {stops_early} rounds" if stops_early else f"{result.rounds} rounds"
     facts = [result.scenario, f"{len(models)} clients ({shown})", rounds, *_data_options(result)]
@@ -176,8 +176,15 @@ def _data_options(result: Result) -> list[str]:
     known = SCENARIOS.get(result.scenario)
     skewed = known is not None and known.kind == "label-skew" and result.settings.get("partition") == "dirichlet"
     usual = Settings().model_dump(mode="json", include=DATA) | (known.defaults if known else {})
-    found = {name: value for name, value in result.settings.items() if name in DATA and name != "clients"}
-    return [f"{k}={v}" for k, v in sorted(found.items()) if v != usual.get(k) or (skewed and k == "beta")]
+    found = {name: value for name, value in result.settings.items() if name in DATA - {"clients", "rotate"}}
+    return [f"{k}={_shown(v)}" for k, v in sorted(found.items()) if v != usual.get(k) or (skewed and k == "beta")]
+
+
+def _shown(value: object) -> str:
+    """The value of an option in a title; of columns, their names."""
+    if isinstance(value, list | tuple) and all(isinstance(item, dict | str) for item in value):
+        return ",".join(item if isinstance(item, str) else str(item["name"]) for item in value)
+    return str(value)
 
 
 def label_of(result: Result, in_group: Sequence[Result]) -> str:

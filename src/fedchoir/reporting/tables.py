@@ -1,15 +1,18 @@
-"""Tables of finished runs: scores, scores of each client, or cost; for the terminal, Markdown, LaTeX, CSV."""
+"""Tables of finished runs: scores and differences, scores of each client, cost or best test rounds; for the terminal,
+Markdown, LaTeX, CSV."""
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from rich.table import Table
 
 from fedchoir.core.metrics import METRICS
 from fedchoir.experiments.published import Match
-from fedchoir.reporting.costs import cost_of
+from fedchoir.reporting.best_round import habit_fields, habit_sheet
+from fedchoir.reporting.costs import budget_of, budget_sheet, cost_of
+from fedchoir.reporting.difference_tables import difference_fields, difference_sheets
 from fedchoir.reporting.headline import SCOPES, heading
 from fedchoir.reporting.render import NONE, Cell, Sheet, latex, markdown, terminal
 from fedchoir.reporting.run_groups import Number, Row, delta, grouped, rows
@@ -18,21 +21,40 @@ from fedchoir.utils.sizes import readable_bytes
 
 __all__ = ["as_text", "find_results", "notes", "rows", "sheets", "terminal_tables"]
 
-View = Literal["accuracy", "clients", "cost"]
+View = Literal["accuracy", "clients", "cost", "best-round"]
+References = Mapping[str, Row]
+"""The row of each group that the others are compared with, see `difference_tables.references`."""
+NO_REFERENCE = "no differences: this table has no solo row; --against LABEL compares with another one"
 WORST_NOTE = "worst, spread: the worst client on its own test data, and the standard deviation over the clients"
 Columns = list[tuple[str, Sequence[Cell]]]
 
 
-def terminal_tables(table_rows: Sequence[Row], view: View = "accuracy", target: float | None = None) -> list[Table]:
+def terminal_tables(
+    table_rows: Sequence[Row],
+    view: View = "accuracy",
+    target: float | None = None,
+    references: References | None = None,
+) -> list[Table]:
     """The sheets of a view as rich tables."""
-    return [terminal(sheet) for sheet in sheets(table_rows, view, target)]
+    return [terminal(sheet) for sheet in sheets(table_rows, view, target, references)]
 
 
-def as_text(table_rows: Sequence[Row], style: str, view: View = "accuracy", target: float | None = None) -> str:
+def as_text(
+    table_rows: Sequence[Row],
+    style: str,
+    view: View = "accuracy",
+    target: float | None = None,
+    references: References | None = None,
+) -> str:
     """The sheets of a view as ``md`` or ``latex``, or all numbers of the rows as ``csv``."""
     if style != "csv":
-        return "\n".join({"md": markdown, "latex": latex}[style](sheet) for sheet in sheets(table_rows, view, target))
-    records = [record(row, group_rows, view, target) for _, group_rows in grouped(table_rows) for row in group_rows]
+        write = {"md": markdown, "latex": latex}[style]
+        return "\n".join(write(sheet) for sheet in sheets(table_rows, view, target, references))
+    records = [
+        record(row, group_rows, view, target) | difference_fields(row, (references or {}).get(group))
+        for group, group_rows in grouped(table_rows)
+        for row in group_rows
+    ]
     text = io.StringIO()
     writer = csv.DictWriter(text, dict.fromkeys(name for line in records for name in line), lineterminator="\n")
     writer.writeheader()
@@ -40,17 +62,37 @@ def as_text(table_rows: Sequence[Row], style: str, view: View = "accuracy", targ
     return text.getvalue()
 
 
-def sheets(table_rows: Sequence[Row], view: View = "accuracy", target: float | None = None) -> list[Sheet]:
-    """The tables of a view, one or two per group. ``target`` adds the rounds needed to reach an accuracy."""
+def sheets(
+    table_rows: Sequence[Row],
+    view: View = "accuracy",
+    target: float | None = None,
+    references: References | None = None,
+) -> list[Sheet]:
+    """The tables of a view, one to three per group. ``target`` adds the rounds needed to reach an accuracy,
+    ``references`` the differences to a row."""
     made: list[Sheet] = []
     for group, group_rows in grouped(table_rows):
         if view == "accuracy":
-            made.append(accuracy_sheet(group, group_rows, target))
+            made += accuracy_sheets(group, group_rows, target, references)
         elif view == "clients":
             made += [client_sheet(group, group_rows, scope) for scope in SCOPES if group_rows[0].clients(scope)]
+        elif view == "cost":
+            made += [cost_sheet(group, group_rows), budget_sheet(group, group_rows)]
         else:
-            made.append(cost_sheet(group, group_rows))
+            made.append(habit_sheet(group, group_rows))
     return made
+
+
+def accuracy_sheets(
+    group: str, group_rows: Sequence[Row], target: float | None, references: References | None
+) -> list[Sheet]:
+    """The scores and, where references are given, the differences of each scope."""
+    sheet = accuracy_sheet(group, group_rows, target)
+    if references is None or len(group_rows) < 2:
+        return [sheet]
+    if group not in references:
+        return [sheet._replace(notes=(*sheet.notes, NO_REFERENCE))]
+    return [sheet, *difference_sheets(group, group_rows, references[group])]
 
 
 def accuracy_sheet(group: str, group_rows: Sequence[Row], target: float | None = None) -> Sheet:
@@ -63,7 +105,8 @@ def accuracy_sheet(group: str, group_rows: Sequence[Row], target: float | None =
     single = not any(row.number("inter") for row in group_rows)
     metric = group_rows[0].metric
     better = METRICS[metric].better
-    for scope in SCOPES[:1] if single else SCOPES:
+    unseen = ("unseen",) if any(row.number("unseen") for row in group_rows) else ()
+    for scope in (*(SCOPES[:1] if single else SCOPES), *unseen):
         name = heading(metric, "" if single else scope)
         columns.append((name, _ranked([row.number(scope) for row in group_rows], better)))
         if any(row.method == "solo" for row in group_rows) and len(group_rows) > 1:
@@ -145,12 +188,16 @@ def record(row: Row, group_rows: Sequence[Row], view: View = "accuracy", target:
         if view == "clients":
             names = [client["name"] for client in first.clients]
             facts |= {f"{scope}_{name}": n and n.mean for name, n in zip(names, row.clients(scope), strict=False)}
+    if (unseen := row.number("unseen")) is not None:
+        facts |= {"unseen": unseen.mean, "unseen_sd": unseen.sd}
+        facts["unseen_minus_solo"] = delta(row, group_rows, "unseen")
     for name, over in (("worst", row.worst()), ("spread", row.spread())):
         if over is not None:
             facts[name] = over.mean
     if target is not None:
         facts[f"rounds_to_{target:g}"] = row.rounds_to(target)
-    return facts | cost_of(row)
+    habit = habit_fields(row) if view == "best-round" else {}
+    return facts | cost_of(row) | budget_of(row) | habit
 
 
 def _ranked(numbers: Sequence[Number | None], better: Callable[[float, float], bool]) -> list[Cell]:

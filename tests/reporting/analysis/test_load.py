@@ -19,9 +19,17 @@ def test_rebuilt_clients_are_those_of_the_run(play, tmp_path: Path) -> None:
     assert [client.name for client in run.clients] == [client["name"] for client in result.clients]
 
 
-@pytest.mark.parametrize(("method", "settings"), [("fedproc", {}), ("fedavg", {"eval_model": "own"})])
-def test_loaded_models_are_the_evaluated_ones(method, settings, play, tmp_path: Path) -> None:
-    play(method, models=("simple_cnn@4",), settings=settings)
+@pytest.mark.parametrize(
+    ("method", "models", "settings"),
+    [
+        ("fedproc", ("simple_cnn@4",), {}),
+        ("fedavg", ("simple_cnn@4",), {"eval_model": "own"}),
+        ("fedbn", ("resnet10@4",), {}),
+        ("heterofl", ("resnet10@4", "resnet10@2"), {}),
+    ],
+)
+def test_loaded_models_are_the_evaluated_ones(method, models, settings, play, tmp_path: Path) -> None:
+    play(method, models=models, settings=settings)
     run = load_run(tmp_path / "run", device="cpu")
     again = [evaluate(c.logits, run.scenario.tests.values()) for c in map(in_eval, run.clients)]
     assert [[score.accuracy for score in row] for row in again] == run.accuracy

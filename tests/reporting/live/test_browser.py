@@ -132,6 +132,54 @@ def test_legend_theme_and_copying(report: Path, watched: Watched) -> None:
     assert page.inner_text(".toast") == "LaTeX copied"
 
 
+def test_differences_follow_the_choices(report: Path, watched: Watched) -> None:
+    page = watched.page
+    watched.open(report.as_uri())
+    table = page.locator("#differences-of-rows")
+    assert table.locator("tbody tr").count() == len(METHODS) - 1
+    row = table.locator("tbody tr", has_text="fccl+").last
+    assert row.locator("td").nth(4).inner_text() == "better"
+    shown = row.locator("td").nth(2).inner_text()
+    page.select_option("#against", label="fccl+")
+    solo = table.locator("tbody tr", has_text="solo")
+    assert solo.locator("td").nth(2).inner_text() == shown.replace("+", "−")
+    assert solo.locator("td").nth(4).inner_text() == "worse"
+    page.click("#s-differences [data-value=intra]")
+    assert solo.locator("td").nth(2).inner_text() != shown.replace("+", "−")
+
+
+@pytest.mark.parametrize("width", [1180, 390])
+def test_pareto_plot_is_within_its_card_and_names_do_not_overlap(report: Path, watched: Watched, width: int) -> None:
+    page = watched.page
+    page.set_viewport_size({"width": width, "height": 900})
+    watched.open(report.as_uri())
+    assert page.locator("#pareto .mark").count() == len(METHODS)
+    assert page.locator("#pareto .error").count() == 2 * len(METHODS)
+    assert page.locator("#pareto polyline.front").count() == 1
+    assert "fedchoir run fedavg --scenario digits --models simple_cnn" in page.inner_text("#reference-missing")
+    boxes = [box for box in (each.bounding_box() for each in page.locator("#pareto .point").all()) if box]
+    card = page.locator("#pareto").bounding_box()
+    assert card
+    assert len(boxes) >= 4
+    for k, a in enumerate(boxes):
+        assert card["x"] <= a["x"]
+        assert a["x"] + a["width"] <= card["x"] + card["width"]
+        for b in boxes[:k]:
+            beside = a["x"] >= b["x"] + b["width"] or b["x"] >= a["x"] + a["width"]
+            assert beside or abs(a["y"] - b["y"]) >= 11  # the height of the letters
+    page.locator("#pareto .mark").first.hover()
+    assert "bytes / round" in page.inner_text("#pareto .tip")
+
+
+def test_budget_of_a_client(report: Path, watched: Watched) -> None:
+    watched.open(report.as_uri())
+    lines = watched.page.locator("#budget tbody tr")
+    assert lines.count() == len(METHODS)
+    cells = lines.nth(1).locator("td").all_inner_texts()
+    assert cells[1] == "30.5 MiB"  # 800 000 bytes a client and round, 40 rounds
+    assert cells[3:] == ["–"] * 6  # these runs counted no steps
+
+
 def test_phone_has_no_sideways_scrolling(report: Path, watched: Watched) -> None:
     watched.page.set_viewport_size(PHONE)
     watched.open(report.as_uri())

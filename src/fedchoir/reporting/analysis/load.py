@@ -99,7 +99,8 @@ def load_run(folder: Path, *, data_root: Path | None = None, device: str = "auto
         raise UsageError(f"the checkpoint in {folder} does not fit its experiment.toml: {first}") from None
     if weights := method.global_weights():  # the model that was evaluated
         for client in clients:
-            client.model.load_state_dict(weights)
+            own = method.client_weights(client.index, weights, server.next_round - 1)
+            client.model.load_state_dict({**client.model.state_dict(), **own})
     events = read_events(folder / "events.jsonl")
     return FinishedRun(folder, plan, method, scenario, public, clients, events)
 

@@ -112,11 +112,14 @@ function build(group) {
   const figures = figuresOf(runs);
   const sections = [
     section("s-summary", "Summary", null, ...summary(group)),
+    rows.length > 1 && (group.differences.intra || group.differences.inter) ? section("s-differences", "Differences", null, ...differencesSection(group)) : null,
+    rows.length > 1 && group.pareto ? section("s-pareto", "Intra against inter", null, ...paretoSection(group)) : null,
     section("s-metrics", "Metrics", "All metrics, averaged over the clients. Intervals: percentile bootstrap over the test samples, in the last round.", ...metricsSection(group, runs)),
     section("s-curves", `${capital(group.metric.title)} per round`, rows.some((r) => r.runs.length > 1) ? "Lines are means over seeds, bands are one standard deviation." : null, curves.node),
     section("s-matrix", `${capital(group.metric.title)} matrix`, "One row per client model, one column per test set. The slider selects the round; \"minus\" subtracts another run.", matrix.node),
     section("s-losses", "Losses per client", null, losses.node),
     section("s-traffic", "Traffic", null, traffic.node),
+    section("s-budget", "Budget", "What the whole run needs at one client, mean over clients. Steps: of the optimiser; samples: in these steps, once per pass. Forward passes without a step (payloads, teachers, tests) are not counted.", budgetTable(group.rows)),
     section("s-time", "Time", null, time.node),
     figures.length ? section("s-figures", "Figures", null, el("div", { class: "figures" }, ...figures)) : null,
     section("s-left-out", "Clients left out", null, leftOutTable(runs)),
@@ -124,7 +127,7 @@ function build(group) {
     section("s-files", "Files and versions", null, el("div", { class: "sources" }, ...provenance(runs))),
   ].filter(Boolean);
   byId("content").replaceChildren(...sections);
-  byId("nav").replaceChildren(...sections.map((s) => el("a", { href: `#${s.id}` }, { "s-summary": "Summary", "s-metrics": "Metrics", "s-curves": "Curves", "s-matrix": "Matrix", "s-losses": "Losses", "s-traffic": "Traffic", "s-time": "Time", "s-figures": "Figures", "s-left-out": "Left out", "s-settings": "Settings", "s-files": "Files" }[s.id])));
+  byId("nav").replaceChildren(...sections.map((s) => el("a", { href: `#${s.id}` }, { "s-summary": "Summary", "s-differences": "Differences", "s-pareto": "Intra / inter", "s-budget": "Budget", "s-metrics": "Metrics", "s-curves": "Curves", "s-matrix": "Matrix", "s-losses": "Losses", "s-traffic": "Traffic", "s-time": "Time", "s-figures": "Figures", "s-left-out": "Left out", "s-settings": "Settings", "s-files": "Files" }[s.id])));
   for (const shown of [curves, matrix, losses, traffic, time]) shown.show(rows);
 }
 byId("theme-place").replaceWith(themeButton());
