@@ -74,7 +74,7 @@ def measure(o: argparse.Namespace) -> dict[str, float]:
     peak = PeakMemory()
     peak.start()
     from fedchoir import Experiment, run
-    from fedchoir.core import batches, evaluation
+    from fedchoir.core import activation_checkpointing, batches, evaluation
     from fedchoir.data import mapped
     from fedchoir.data.image import loading
     from fedchoir.experiments.run import Observer
@@ -83,6 +83,7 @@ def measure(o: argparse.Namespace) -> dict[str, float]:
     mapped.RESIDENT_BYTES //= o.divide
     batches.TRANSFORMED_BYTES //= o.divide
     evaluation.EVAL_BATCH["cpu"] //= min(o.divide, 25)
+    activation_checkpointing.UNUSED_BYTES /= o.divide
 
     class FirstRound(Observer):
         seconds = cpu = 0.0

@@ -46,7 +46,7 @@ def train(noise: float, epochs: int, seed: int) -> tuple[Any, Any, list[float]]:
     engine = LocalEngine(method, scenario, public, device=torch.device("cpu"))
     for _ in Server(method, engine, tuple(scenario.tests)).rounds():
         pass
-    cost = dp.spent(plan.params, [info.train for info in method.spec.clients], ROUNDS) if noise else []
+    cost = dp.spent(method, [info.train for info in method.spec.clients], ROUNDS) if noise else []
     return engine, scenario, cost
 
 

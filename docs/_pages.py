@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -15,9 +14,21 @@ from mkdocs.structure.files import File, Files
 
 from fedchoir import losses, methods
 from fedchoir.cli.app import app
+from fedchoir.core.federation_spec import ClientInfo, FederationSpec
 from fedchoir.core.settings import Settings
+from fedchoir.experiments.config import make_params
 from fedchoir.methods.base import Method
+from fedchoir.payload import declared_by
 from fedchoir.reporting.listings import effective_options
+
+EXAMPLE = FederationSpec(
+    classes=tuple(map(str, range(10))),
+    clients=tuple(ClientInfo(f"client {k}", "resnet10", 10_000, 1, f"client {k}") for k in range(4)),
+    rounds=40,
+    seed=0,
+    public_size=5000,
+)
+"""A federation for declarations that depend on it."""
 
 KINDS = (
     ("For different architectures, with a public set", lambda cls: cls.heterogeneous and cls.needs_public),
@@ -124,8 +135,7 @@ def payloads(cls: type[Method]) -> str:
     rows = []
     for name, function in inspect.getmembers(cls, inspect.isfunction):
         if hasattr(function, "__sends__") and reachable(cls, name):
-            declared = function.__sends__
-            fields = declared(SimpleNamespace(params=cls.Params())) if callable(declared) else declared
+            fields = declared_by(getattr(cls(make_params(cls, None, "fixed", {}), EXAMPLE), name))
             rows += [f"| `{name}` | `{key}` | `{shape}` |" for key, shape in fields.items()]
     if not rows:
         return "## Payload\n\nClients send nothing."
@@ -135,10 +145,11 @@ def payloads(cls: type[Method]) -> str:
 
 def reachable(cls: type[Method], name: str) -> bool:
     """Return whether the method or its bases call the step; a base may define steps that a method does not use."""
-    code = "".join(inspect.getsource(base) for base in cls.__mro__ if issubclass(base, Method))
-    used = len(re.findall(rf"self\.{name}\b", code)) > 0
-    averages = {"upload", "download"}
-    return used and (name not in averages or "self.average()" in code.replace("``yield from self.average()``", ""))
+    bases = [base for base in cls.__mro__ if issubclass(base, Method)]
+    code = "".join(inspect.getsource(base) for base in bases).replace("``yield from self.average()``", "")
+    if name in ("upload", "download") and "self.average()" not in code:  # `Method` defines them, for averaging alone
+        code = "".join(inspect.getsource(base) for base in bases if base is not Method)
+    return re.search(rf"self\.{name}\b", code) is not None
 
 
 def equations(cls: type[Method]) -> str:

@@ -21,8 +21,8 @@ from tests.helpers import Stop, StopAfter, assert_same
 PUBLIC = [
     "MODEL", "MODULE", "Aggregator", "Batch", "Client", "Exchange", "Experiment", "Field", "Method", "Payload",
     "PublicBatch", "PublicMethod", "Result", "Round", "Script", "Settings", "Step", "Teacher", "UsageError",
-    "__version__", "by_name", "gather", "load_model", "losses", "mean", "run", "sends", "state_payload",
-    "weighted_mean",
+    "__version__", "by_name", "gather", "load_model", "load_predictor", "losses", "mean", "run", "sends",
+    "state_payload", "weighted_mean",
 ]  # fmt: skip
 CLASSES = [name for name in PUBLIC if inspect.isclass(getattr(fedchoir, name))]
 FUNCTIONS = [name for name in PUBLIC if inspect.isfunction(getattr(fedchoir, name)) and name != "Field"]
@@ -82,9 +82,15 @@ def test_every_field_is_described(name: str) -> None:
 
 def test_the_import_is_light() -> None:
     """Deployment, reports, the command line and their libraries are not imported."""
-    heavy = ["flwr", "typer", "rich", "opacus", "dp_accounting", "cryptography", "matplotlib", "pandas", "sklearn"]
+    heavy = "torch flwr typer rich opacus dp_accounting cryptography matplotlib pandas sklearn".split()
     parts = ["fedchoir.deploy", "fedchoir.reporting", "fedchoir.cli"]
     code = f"import fedchoir, sys; print([m for m in {heavy + parts} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_command_line_needs_torch_only_when_something_runs() -> None:
+    code = "import fedchoir.cli.app, sys; print([m for m in ('torch', 'pandas', 'flwr', 'scipy') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

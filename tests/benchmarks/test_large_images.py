@@ -14,8 +14,10 @@ SIZE = 224
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
-def test_memory_does_not_grow_with_the_number_of_images(tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_the_number_of_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A hundredth of the benchmark: 1,000 images, 150 MB decoded, with a hundredth of the limits."""
+    for name in ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"):  # what was freed leaves the process at once
+        monkeypatch.setenv(name, "131072")
     peaks = {}
     for images in (200, 1000):
         options = argparse.Namespace(size=SIZE, model="logistic", divide=100, folder=tmp_path / str(images))
@@ -25,4 +27,4 @@ def test_memory_does_not_grow_with_the_number_of_images(tmp_path: Path) -> None:
         peaks[images] = found["peak"]
         rows = list((options.folder / "cache").glob("*/rows.bin"))
         assert sum(path.stat().st_size for path in rows) == images * 3 * SIZE**2
-    assert peaks[1000] - peaks[200] < 0.25 * 800 * 3 * SIZE**2
+    assert peaks[1000] - peaks[200] < 0.1 * 800 * 3 * SIZE**2

@@ -30,12 +30,26 @@ from fedchoir.utils.errors import UsageError
         ("private", (), "one number for all domains or one for each"),
         ("shards_per_client", 0, "shards_per_client = 0 .* greater than or equal to 1"),
         ("classes_per_client", 0, "classes_per_client = 0 .* greater than or equal to 1"),
+        ("size_skew", -1, "size_skew = -1 .* greater than or equal to 0"),
+        ("size_skew", float("nan"), "size_skew = nan"),
+        ("rotate", "often", "rotate = 'often' .* a valid boolean"),
+        ("join_late", "svhn", "join_late = 'svhn' .* NAME:ROUND with a round from 2, for example svhn:5"),
+        ("join_late", "svhn:1", "join_late = 'svhn:1' .* a round from 2"),
+        ("join_late", "svhn:2,svhn:3", "join_late = .* one round for each client"),
+        ("join_late", 3, "join_late = 3 .* NAME:ROUND"),
+        ("join_late", ["svhn", 3], "join_late = .* NAME:ROUND"),
     ],
 )
 def test_bad_options_name_field_value_and_what_is_right(field, value, wanted):
     with pytest.raises(UsageError, match=wanted) as caught:
         DataOptions(**{field: value})
     assert "\n" not in str(caught.value)
+
+
+def test_late_clients_are_a_text_or_a_list():
+    options = DataOptions(join_late="svhn:5, a:b:12")
+    assert options == DataOptions(join_late=["svhn:5", "a:b:12"]) == DataOptions(**options.model_dump(mode="json"))
+    assert options.late_rounds == {"svhn": 5, "a:b": 12}
 
 
 def test_not_with_tests_that_hold_private_images():

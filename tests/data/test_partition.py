@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedchoir.data.partition import classes_per_client, dirichlet, from_file, iid, min_samples, shards
+from fedchoir.data.partition import classes_per_client, dirichlet, from_file, iid, lognormal, min_samples, shards
 from fedchoir.utils.errors import UsageError
 
 
@@ -32,7 +32,8 @@ def test_any_draw_uses_every_image_once_and_starves_nobody(labels, clients, beta
         return
     least = min_samples(len(labels), clients)
     assert least >= 1
-    for drawn in (dirichlet(tensor, clients, beta, seed), iid(tensor, clients, seed)):
+    uneven = lognormal(tensor, clients, min(1 / beta, 10), seed)
+    for drawn in (dirichlet(tensor, clients, beta, seed), iid(tensor, clients, seed), uneven):
         assert len(drawn.positions) == clients
         assert_every_image_once(drawn.positions, len(labels))
         assert min(map(len, drawn.positions)) >= least
@@ -70,6 +71,24 @@ def test_iid_shares_have_the_same_mix():
     for part in parts:
         counts = labels[part].bincount(minlength=10)
         assert int(counts.max() - counts.min()) <= 1
+
+
+def test_lognormal_sizes_spread_with_sigma_and_keep_the_mix():
+    labels = torch.arange(20000) % 10
+    spreads = []
+    for sigma in (0.0, 0.5, 1.5):
+        parts = lognormal(labels, 20, sigma, seed=3).positions
+        spreads.append(float(torch.tensor([len(p) for p in parts]).float().log().std()))
+        counts = torch.stack([labels[p].bincount(minlength=10) for p in parts])
+        assert int((counts.max(1).values - counts.min(1).values).max()) <= 2  # one at either end of a client's stretch
+    assert spreads[0] < 1e-6
+    assert 0.3 < spreads[1] < 0.8 < 1.0 < spreads[2] < 2.2
+    one, same, other, elsewhere = (
+        [len(p) for p in lognormal(labels, 20, 0.5, seed, name).positions]
+        for seed, name in ((0, "a"), (0, "a"), (1, "a"), (0, "b"))
+    )
+    assert one == same
+    assert other != one != elsewhere
 
 
 @settings(max_examples=25, deadline=None)

@@ -271,7 +271,7 @@ def test_an_image_that_another_client_is_tested_on_is_left_out(tmp_path, write_n
     tested = {h for test in together.tests.values() for h in test.hashes()}
     assert tested & set(trained(apart)[0])
     assert not tested & set(trained(together)[0])
-    assert "the 23 private images" in together.notes[-1]
+    assert "the 23 private samples" in together.notes[-1]
     assert together.notes[-1].endswith("1 more are left out, because they are in a test set")
 
 

@@ -34,9 +34,10 @@ class Site:
         agreed = Agreement(
             plan["method"], plan["settings"], {}, spec["rounds"], spec["seed"], False,
             tuple(client["name"] for client in spec["clients"]),
+            models=tuple(client["model"] for client in spec["clients"]), classes=tuple(spec["classes"]),
         )  # fmt: skip
         policy = Policy(federation=Path("agreed.toml"), metrics=True)
-        vars(policy)["agreement"] = agreed  # as if it was read from the file
+        vars(policy).update(agreement=agreed, federation_digest="0" * 64)  # as if it was read from the file
         self.worker = replace(worker, folder=folder, policy=policy)
 
     def handle(self, header: dict[str, Any], blobs: list[bytes]) -> Envelope:
@@ -136,6 +137,12 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     "two evaluations": (
         ask({"round": 0, "evaluate": None}, {"round": 0, "evaluate": None}), "an evaluation is not what fccl+ does next"
     ),
+    "a site's model for all, so that weights would be averaged": (
+        lambda header: [c.update(model=header["plan"]["task"]["clients"][0]["model"])
+                        for c in header["plan"]["task"]["clients"]], "and the agreed file has '",
+    ),
+    "other classes": (spec("classes", ["x"]), "classes = ('x',), and the agreed file has"),
+    "sites that join later": (spec("joins", [0, 1, 1]), "joins = (0, 1, 1), and the agreed file has ()"),
     "another client's place": (lambda header: header.update(client=7), "there is no client 7 among 3"),
 }  # fmt: skip
 

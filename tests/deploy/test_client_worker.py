@@ -15,14 +15,15 @@ import torch
 from tests.deploy.in_process import RUN, TRUSTING, InProcessTransport, run_on_sites
 from tests.helpers import events
 
-from fedchoir import Experiment, Settings
-from fedchoir.core.private_training import spent
+from fedchoir import Experiment, Settings, methods
 from fedchoir.deploy import run_folder
 from fedchoir.deploy.client_worker import ClientWorker
 from fedchoir.deploy.policy import Policy
 from fedchoir.deploy.site_data import LocalSite
 from fedchoir.engines.messages import Envelope, MessageError
 from fedchoir.payload import Payload
+from fedchoir.privacy.budget import PrivacyBudget
+from fedchoir.privacy.dp import epsilon
 from fedchoir.utils.errors import QuorumError
 
 
@@ -212,7 +213,7 @@ def test_a_site_stops_at_its_own_budget(small: Callable[..., Experiment], tmp_pa
     """The server asks for three rounds; site 0 takes part until its ε is used up, and remembers it in the next run."""
     experiment = small("fedavg", rounds=3, models=("mlp",), settings=NOISY)
     probe = Settings(**NOISY)
-    limit = spent(probe, [48], 1)[0] * 1.05
+    limit = epsilon(probe.dp_noise, 16 / 48, 3, probe.dp_delta) * 1.05  # one round
 
     def limited(transport: InProcessTransport) -> None:
         transport.workers[0].policy = Policy(trust_server=True, metrics=True, max_epsilon=limit)
@@ -225,3 +226,19 @@ def test_a_site_stops_at_its_own_budget(small: Callable[..., Experiment], tmp_pa
     again = small("fedavg", "again", rounds=1, seed=1, models=("mlp",), settings=NOISY)
     with pytest.raises(QuorumError):  # another server, the same site: nothing is left
         run_on_sites(again.model_copy(update={"quorum": 1.0}), tmp_path / "sites", change=limited)
+
+
+@pytest.mark.parametrize("name", [name for name, cls in methods.registry().items() if cls.supports_dp])
+def test_the_server_reports_the_epsilon_that_the_sites_have_recorded(
+    name: str, small: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    """The server computes it from the method, and a site from the steps that it has made."""
+    total = {"epochs": 5} if name == "solo" else {}
+    settings = {**NOISY, "pretrain_epochs": 2, **total}
+    experiment = small(name, rounds=2, models=("mlp",), settings=settings)
+    _, transport = run_on_sites(experiment, tmp_path / "sites")
+    reported = events(experiment)[-1]["privacy"]["epsilon"]
+    for worker in transport.workers:
+        ledger = PrivacyBudget(worker.folder / "privacy-budget.jsonl", delta=1e-5)
+        assert ledger.epsilon() == pytest.approx(reported[worker.site.name], rel=1e-9)
+        assert sum(release.steps for release in ledger.releases()) == 3 * (2 + total.get("epochs", 2))

@@ -67,6 +67,10 @@ def test_the_plan_has_the_settings_of_the_file(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"settings": {"beta": 0.1}}, "beta is not possible in a federation: its sites have their own data"),
+        ({"settings": {"held_out": "svhn"}}, "held_out is not possible in a federation"),
+        ({"settings": {"rotate": True}}, "rotate is not possible in a federation"),
+        ({"settings": {"size_skew": 1.0}}, "size_skew is not possible in a federation"),
+        ({"settings": {"join_late": "c:2"}}, "join_late is not possible in a federation"),
         ({"settings": {"local_epochs": -1}}, "local_epochs = -1"),
         ({"secure": True, "sites": SITES[:2]}, "secure = true is not possible with fccl+: 2 clients are too few"),
     ],

@@ -161,6 +161,7 @@ def test_a_run_cannot_be_resumed_with_other_sites() -> None:
 
 def test_shapes_are_those_of_the_shared_architecture() -> None:
     engine, _ = make_engine("one", "two")
-    shapes = engine.model_shapes()
-    assert shapes is engine.model_shapes()
+    shapes = engine.method.model_shapes(0)
+    assert shapes is engine.method.model_shapes(1)
+    assert shapes is not None
     assert any(tensor.shape[0] == 2 for tensor in shapes.values())  # two classes

@@ -29,7 +29,7 @@ def described(**changes: Any) -> str:
     return "\n".join(describe_federation(file, open_method(file, "mlp")))
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fccl+", "fedmd", "fedproc", "solo", "fbcl"])
+@pytest.mark.parametrize("name", ["fedavg", "fccl+", "fedmd", "fedproc", "solo", "fbcl", "fedbn"])
 def test_the_announced_bytes_are_those_of_a_run(name: str, small: Callable[..., Experiment]) -> None:
     experiment = small(name, rounds=2)
     run(experiment)
@@ -37,6 +37,23 @@ def test_the_announced_bytes_are_those_of_a_run(name: str, small: Callable[..., 
     method, _, _ = prepare(make_plan(experiment))
     announced = [sum(s.bytes for s in each) for each in sent_each_round(method)]
     assert [count * len(method.spec.clients) for count in announced] == sent
+
+
+def test_the_announced_bytes_are_those_of_each_clients_width(small: Callable[..., Experiment]) -> None:
+    experiment = small("heterofl with three widths", rounds=2)
+    run(experiment)
+    sent = [event["bytes_up"] for event in read_events(run_folder(experiment) / "events.jsonl")]
+    method, _, _ = prepare(make_plan(experiment))
+    announced = [[sum(s.bytes for s in each) for each in sent_each_round(method, k)] for k in range(3)]
+    assert [sum(counts) for counts in zip(*announced, strict=True)] == sent
+    assert len({counts[0] for counts in announced}) == 3
+
+
+def test_what_stays_at_a_site_is_not_described_as_sent() -> None:
+    text = described(method="fedbn", models=("resnet10@4",) * 3)
+    (line,) = [line for line in text.splitlines() if "upload:" in line][:1]
+    assert "weights" in line
+    assert "bn1" not in text
 
 
 @pytest.mark.parametrize("name", sorted(methods.registry()))
@@ -75,3 +92,12 @@ def test_no_file_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path)
     described()
     assert not list(tmp_path.iterdir())
+
+
+def test_models_that_the_file_leaves_open_are_taken_to_be_those_of_the_site() -> None:
+    text = described(method="fedmd", public="photos", models=("mlp", None, None))
+    assert "as if your model were also that of b, c: the file does not name theirs" in text
+    assert "upload: weights" in text  # equal models are averaged
+    named = described(method="fedmd", public="photos", models=("mlp", "resnet10@4", "simple_cnn@4"))
+    assert "as if" not in named
+    assert "upload: weights" not in named

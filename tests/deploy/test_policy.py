@@ -36,7 +36,9 @@ def write_federation(folder: Path, **changes: Any) -> Path:
         ({"settings": {"local_epochs": {"most": 3}}}, "there is no option 'most'"),
         ({"max_epsilon": -1}, "max_epsilon = -1 is not possible"),
         ({"secure": "very"}, "secure = 'very' is not possible"),
-        ({"max_epsilonn": 8}, "there is no option 'max_epsilonn'; did you mean max_epsilon?"),
+        ({"max_runs": 0}, "max_runs = 0 is not possible"),
+        ({"max_runs": "many"}, "max_runs = 'many' is not possible"),
+        ({"max_epsilonn": 8}, "there is no option 'max_epsilonn'; did you mean max_epsilon"),
     ],
 )
 def test_a_bad_field_is_named_in_one_line(values: dict[str, Any], why: str, tmp_path: Path) -> None:

@@ -19,10 +19,13 @@ from tests.deploy.in_process import InProcessTransport, run_on_sites, stop_befor
 from tests.helpers import Stop, assert_uniform, events
 
 from fedchoir import Experiment, run
+from fedchoir.core.secure_exchange import SecureExchange
 from fedchoir.deploy.client_worker import ClientWorker
 from fedchoir.deploy.config import read_federation
 from fedchoir.deploy.policy import Policy
+from fedchoir.deploy.received import received_digest
 from fedchoir.engines.messages import Envelope
+from fedchoir.payload import Payload
 from fedchoir.privacy.secure_aggregation.messages import MASKED
 from fedchoir.utils.errors import QuorumError, UsageError
 
@@ -141,20 +144,7 @@ def test_sites_that_require_secure_aggregation_take_part_in_it(
 
 def altered(change: Callable[[int, dict[str, Any]], None]) -> Callable[[InProcessTransport], None]:
     """A server that changes the headers of its messages about work; ``change`` gets the client and the header."""
-
-    def alter(transport: InProcessTransport) -> None:
-        for k, worker in enumerate(transport.workers):
-
-            def handle(text: str, blobs: list[bytes], k: int = k, worker: ClientWorker = worker) -> Envelope:
-                header = json.loads(text)
-                if "work" in header:
-                    change(k, header)
-                return worker.handle(json.dumps(header), blobs)
-
-            transport.workers[k] = replace(worker)
-            transport.workers[k].handle = handle  # type: ignore[method-assign]
-
-    return alter
+    return altered_content(lambda k, header, blobs: change(k, header))
 
 
 def test_a_site_refuses_a_size_that_is_not_its_own(small: Callable[..., Experiment], four: str, tmp_path: Path) -> None:
@@ -223,3 +213,65 @@ def test_an_impossible_federation_is_refused_before_any_site_connects(
         read_federation(path).plan()
     assert why in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_strict_sum_is_refused_where_sites_received_different_aggregates(
+    small: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    """The server sends two sites dead weights: what they send back is known, so the sum would be the third site's."""
+
+    def tamper(k: int, header: dict[str, Any], blobs: list[bytes]) -> None:
+        if k > 0:
+            kill_downloads(header, blobs)
+
+    experiment = small("fedavg", rounds=2, models=("mlp",), secure="strict")
+    with pytest.raises(QuorumError, match="the other sites of this sum received something else from the server"):
+        run_on_sites(experiment, tmp_path / "sites", change=altered_content(tamper))
+
+
+def test_a_server_that_hides_its_different_aggregates_gets_no_sum(
+    small: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It tells every site that the others received the same. Masks of sites that were told otherwise do not cancel."""
+    means: list[Any] = []
+    compute = SecureExchange._mean
+    monkeypatch.setattr(SecureExchange, "_mean", lambda *args: means.append(compute(*args)) or means[-1])
+    seen = dict.fromkeys(range(3), "")
+
+    def tamper(k: int, header: dict[str, Any], blobs: list[bytes]) -> None:
+        if k > 0:
+            kill_downloads(header, blobs)
+        seen[k] = received_digest(seen[k], Envelope(header, blobs))
+        if "masking" in header:
+            header["masking"]["received"] = seen[k]
+
+    experiment = small("fedavg", rounds=2, models=("mlp",), secure="strict")
+    with pytest.raises(QuorumError, match="the masks did not cancel"):
+        run_on_sites(experiment, tmp_path / "sites", change=altered_content(tamper))
+    assert len(means) == 1  # that of the first round, before anyone had received anything
+
+
+def kill_downloads(header: dict[str, Any], blobs: list[bytes]) -> None:
+    """Replace the global weights by zeros."""
+    for item in header["work"]:
+        if item.get("name") == "download":
+            weights = Payload.from_bytes(blobs[item["received"]])
+            blobs[item["received"]] = Payload({n: torch.zeros_like(t) for n, t in weights.items()}).to_bytes()
+
+
+def altered_content(change: Callable[[int, dict[str, Any], list[bytes]], None]) -> Callable[[InProcessTransport], None]:
+    """A server that changes headers and contents of its messages about work."""
+
+    def alter(transport: InProcessTransport) -> None:
+        for k, worker in enumerate(transport.workers):
+
+            def handle(text: str, blobs: list[bytes], k: int = k, worker: ClientWorker = worker) -> Envelope:
+                header, changed = json.loads(text), list(blobs)
+                if "work" in header:
+                    change(k, header, changed)
+                return worker.handle(json.dumps(header), changed)
+
+            transport.workers[k] = replace(worker)
+            transport.workers[k].handle = handle  # type: ignore[method-assign]
+
+    return alter

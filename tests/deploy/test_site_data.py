@@ -12,6 +12,8 @@ from PIL import Image
 
 from fedchoir import methods
 from fedchoir.data.image.decoding import Decoder
+from fedchoir.data.tabular import heart
+from fedchoir.deploy.config import FederationFile
 from fedchoir.deploy.site_data import LocalSite
 from fedchoir.engines.headers import MessageError
 from fedchoir.utils.errors import UsageError
@@ -73,6 +75,13 @@ def test_the_server_does_not_choose_where_images_are_stored(folder: Path, tmp_pa
     assert (tmp_path / "work" / "decoded").is_dir()
 
 
+def test_a_csv_of_texts_is_read_as_text_where_the_federation_names_its_column(tmp_path: Path) -> None:
+    path = tmp_path / "notes.csv"
+    path.write_text("body,age,label\n" + "".join(f"w{i},{i},{i % 2}\n" for i in range(20)))
+    assert make(path, tmp_path).domain(Params(text_column="body")).train.modality == "text"
+    assert make(path, tmp_path).domain(Params()).train.modality == "table"
+
+
 def test_missing_data_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no such folder or file"):
         make(tmp_path / "missing", tmp_path).domain(Params(image_size=16))
@@ -124,3 +133,22 @@ def test_an_impossible_model_or_device_is_found_before_the_run(folder: Path, tmp
         site.site_info(SETTINGS, None)
     with pytest.raises(UsageError, match="toaster"):
         LocalSite("site", "mlp", folder, tmp_path / "work", device="toaster").site_info(SETTINGS, None)
+
+
+def test_a_site_with_rows_of_one_class_has_the_agreed_classes(tmp_path: Path) -> None:
+    """All Swiss patients to train on have the disease, and one to test on has not."""
+    train, test = heart.hospital("switzerland")
+    train.to_csv(tmp_path / "patients.csv", index=False)
+    test.to_csv(tmp_path / "patients.test.csv", index=False)
+    site, agreed = make(tmp_path / "patients.csv", tmp_path), {"target": heart.TARGET, "columns": heart.COLUMNS}
+    with pytest.raises(UsageError, match="target: disease has 1 different values"):
+        site.site_info(Params(**agreed), None)
+    sites = [{"name": name, "key": f"{name}.pub"} for name in ("site", "other")]
+    file = FederationFile(
+        method="fedmd", public="column-ranges", classes=("present", "absent"), settings=agreed, sites=sites
+    )
+    settings = file.plan().params
+    assert site.site_info(settings, None)["classes"] == ["present", "absent"]
+    data = site.prepare(settings, ("present", "absent"), None)
+    assert set(data.train.labels.tolist()) == {0}
+    assert data.tests["own"].labels.bincount().tolist() == [15, 1]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ SETTINGS = {"image_size": 16, "local_epochs": 2, "local_batch": 16, "public_size
 QUIET = {"OMP_NUM_THREADS": "1", "COLUMNS": "200", "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 WAIT_SECONDS = 240.0  # how long a test waits on a busy machine before it fails
 FAULTY_PLUGIN = Path(__file__).parent / "faulty_plugin.py"
+Process = subprocess.Popen[bytes]
 
 
 class Federation:
@@ -35,7 +37,7 @@ class Federation:
         self.folder = folder
         self.names = list(sites)
         self.port = self.free_port()
-        self.running: list[subprocess.Popen[bytes]] = []
+        self.running: list[Process] = []
         rng = np.random.default_rng(5)
         (folder / "data").mkdir()
         for name, (tint, noise) in sites.items():
@@ -65,32 +67,50 @@ class Federation:
             probe.bind(("127.0.0.1", 0))
             return int(probe.getsockname()[1])
 
-    def start(self, log: str, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+    def start(self, log: str, *arguments: str, **environment: str) -> Process:
         return self._popen(log, [sys.executable, "-m", "fedchoir", *arguments], environment)
 
-    def program(self, log: str, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+    def program(self, log: str, name: str, *arguments: str) -> Process:
         """Start one of Flower's own programs."""
         return self._popen(log, [str(Path(sys.executable).parent / name), *arguments], {})
 
-    def _popen(self, log: str, command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    def _popen(self, log: str, command: list[str], environment: dict[str, str]) -> Process:
         with (self.folder / log).open("ab") as out:
             process = subprocess.Popen(
                 command,
-                cwd=self.folder, stdout=out, stderr=out, start_new_session=True,
+                cwd=self.folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
                 env={**os.environ, **QUIET, "FLWR_HOME": str(self.folder / "flwr"), **environment},
             )  # fmt: skip
         self.running.append(process)
         return process
 
-    def node(self, name: str, *options: str, **environment: str) -> subprocess.Popen[bytes]:
+    def join(self, path: Path, *policy: str, names: Sequence[str] = (), **environment: str) -> list[Process]:
+        """Nodes of all sites, or of ``names``, each with the policy that it wrote for its own copy of the file."""
+        names = names or self.names
+        for init in [self.agree(name, path, *policy, **environment) for name in names]:
+            self.finished(init)
+        return [self.node(name, "--policy", self.policy(name, path), **environment) for name in names]
+
+    def agree(self, name: str, path: Path, *options: str, **environment: str) -> Process:
+        """Start `fedchoir node init` at one site, with its copy of the federation's file and of the public set."""
+        policy = Path(self.policy(name, path))
+        copy = self.folder / policy.parent / "federation.toml"
+        copy.parent.mkdir(parents=True)
+        shutil.copy(path, copy)
+        arguments = ("--federation", str(copy), "--public", str(self.folder / "public.npz"), "--out", str(policy))
+        return self.start(f"init-{name}.log", "node", "init", *arguments, *options, **environment)
+
+    def policy(self, name: str, path: Path) -> str:
+        return f"sites/{name}/{path.stem}/policy.toml"
+
+    def node(self, name: str, *options: str, **environment: str) -> Process:
         arguments = (
             "node", "--server", f"127.0.0.1:{self.port}", "--data", f"data/{name}.npz", "--model", MODELS[name],
-            "--name", name, "--public", "public.npz", "--device", "cpu",
+            "--key", f"keys/{name}", "--ca", "keys/ca.crt", "--device", "cpu",
         )  # fmt: skip
-        options = options or ("--key", f"keys/{name}", "--ca", "keys/ca.crt")
         return self.start(f"node-{name}.log", *arguments, *options, **environment)
 
-    def serve(self, path: Path, *options: str, **environment: str) -> subprocess.Popen[bytes]:
+    def serve(self, path: Path, *options: str, **environment: str) -> Process:
         return self.start("serve.log", "serve", path.name, *options, **environment)
 
     def fedchoir(self, *arguments: str) -> str:
@@ -108,7 +128,7 @@ class Federation:
         lines = path.read_text().splitlines(keepends=True) if path.exists() else []
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
-    def until(self, condition: Callable[[], Any], process: subprocess.Popen[bytes] | None = None) -> Any:
+    def until(self, condition: Callable[[], Any], process: Process | None = None) -> Any:
         """Wait until the condition holds. Fails with all logs after `WAIT_SECONDS`, or if the process ends first."""
         end = time.monotonic() + WAIT_SECONDS
         while time.monotonic() < end:
@@ -119,7 +139,7 @@ class Federation:
             time.sleep(0.1)
         raise AssertionError(f"the condition did not become true\n{self.all_logs()}")
 
-    def finished(self, process: subprocess.Popen[bytes], code: int = 0) -> None:
+    def finished(self, process: Process, code: int = 0) -> None:
         self.until(lambda: process.poll() is not None)
         assert process.returncode == code, self.all_logs()
 
@@ -128,7 +148,7 @@ class Federation:
         plain = {log: re.sub(r"\x1b\[[0-9;]*m", "", log.read_text(errors="replace")) for log in logs}
         return "\n".join(f"--- {log.relative_to(self.folder)}\n{text[-3000:]}" for log, text in plain.items())
 
-    def end(self, process: subprocess.Popen[bytes], how: signal.Signals = signal.SIGTERM) -> None:
+    def end(self, process: Process, how: signal.Signals = signal.SIGTERM) -> None:
         """Send a signal to a process that this test started; SIGKILL goes to its whole session."""
         if process.poll() is None:
             os.killpg(process.pid, how) if how is signal.SIGKILL else process.send_signal(how)

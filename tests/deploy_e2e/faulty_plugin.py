@@ -13,7 +13,7 @@ import torch
 from fedchoir.core import actions, checkpoint
 from fedchoir.core.actions import PublicBatch
 from fedchoir.core.client import Client
-from fedchoir.deploy import client_worker
+from fedchoir.deploy import run_folder
 from fedchoir.methods.fedmd import FedMD
 from fedchoir.payload import Payload, sends
 
@@ -37,7 +37,7 @@ class FaultyFedMD(FedMD):
         if fault == "raises":
             raise RuntimeError("the scanner is on fire")
         if fault == "full":
-            client_worker.save_tensors = no_space  # each message has a process of its own
+            run_folder.save_tensors = no_space  # each message has a process of its own
             return payload
         if fault == "hangs":
             time.sleep(600)

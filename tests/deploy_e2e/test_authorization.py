@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from tests.deploy_e2e.conftest import Federation
 from fedchoir.deploy.config import read_federation
 from fedchoir.deploy.records import SITE_INFO
 from fedchoir.deploy.server import site_info_request
-from fedchoir.deploy.signing import Signer
+from fedchoir.deploy.signing import SignedMessage, Signer
 from fedchoir.deploy.superlink import SuperLinkProcess
 from fedchoir.deploy.transport import GridTransport
 from fedchoir.engines.messages import Envelope
@@ -29,7 +30,8 @@ REFUSED = {  # and the error in the SuperNode's log
 
 
 def test_only_registered_keys_are_admitted_and_only_the_federations_server_is_obeyed(federation: Federation) -> None:
-    file = read_federation(federation.write("run"))
+    path = federation.write("run")
+    file = read_federation(path)
     federation.fedchoir("keys", "--folder", "foreign", "--host", "127.0.0.1", "--site", "red")
     address, insecure_address = (f"127.0.0.1:{port}" for port in (federation.port, federation.free_port()))
     insecure = read_federation(federation.write("no-tls", insecure=True, address=insecure_address))
@@ -46,7 +48,7 @@ def test_only_registered_keys_are_admitted_and_only_the_federations_server_is_ob
         keys = ["--root-certificates", "keys/ca.crt", "--auth-supernode-private-key", "keys/red"]
         strangers = {name: supernode(federation, name, address, *given) for name, given in options.items()}
         strangers["TLS against insecure"] = supernode(federation, "TLS against insecure", insecure_address, *keys)
-        green = federation.node("green")
+        (green,) = federation.join(path, names=["green"])
         grid = link.start_run()
         online = federation.until(lambda: list(grid.get_node_ids()))
         assert [link.nodes[node] for node in online] == ["green"]
@@ -55,7 +57,7 @@ def test_only_registered_keys_are_admitted_and_only_the_federations_server_is_ob
         assert [link.nodes[node] for node in grid.get_node_ids()] == ["green"]
         assert open_link.registered_nodes() == []
 
-        # a foreign run on this SuperLink gets nothing from a site, and neither does a replayed message
+        # a foreign run on this SuperLink gets nothing from a site, and neither does a message of another run
         request = site_info_request(file.plan())
         honest = Signer.read(file.certificate, file.key)
         imposter = Signer.read(federation.folder / "foreign/server.crt", federation.folder / "foreign/server.key")
@@ -102,5 +104,5 @@ class SignerOfAnotherRun:
     def __init__(self, signer: Signer) -> None:
         self.certificate, self._signer = signer.certificate, signer
 
-    def sign(self, run: int, node: int, message_type: str, text: str, blobs: list[bytes]) -> bytes:
-        return self._signer.sign(run + 1, node, message_type, text, blobs)
+    def sign(self, message: SignedMessage) -> bytes:
+        return self._signer.sign(replace(message, run=message.run + 1))

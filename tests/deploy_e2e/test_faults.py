@@ -37,8 +37,8 @@ def local_run(federation: Federation) -> fedchoir.Result:
 
 
 def test_same_numbers_as_one_process_also_after_a_killed_server(federation: Federation) -> None:
-    federation.node("green"), federation.node("red")
     straight = federation.write("straight", settings={"sync": "epoch"})
+    federation.join(straight)
     server = federation.serve(straight)
     federation.finished(server)
     local = local_run(federation)
@@ -70,8 +70,8 @@ def test_same_numbers_as_one_process_also_after_a_killed_server(federation: Fede
 
 def test_each_fault_of_a_client_costs_it_one_round_and_is_reported(federation: Federation) -> None:
     plugin = {"FEDCHOIR_PLUGINS": str(FAULTY_PLUGIN)}
-    federation.node("green", **plugin), federation.node("red", **plugin)
     path = federation.write("run", method="faulty", rounds=8, deadline=30, max_message_mb=4, settings={"sync": "epoch"})
+    federation.join(path, **plugin)
     server = federation.serve(path, **plugin)
     federation.finished(server)
     why = reasons(federation.events("run"))
@@ -97,14 +97,14 @@ def test_a_late_node_joins_and_a_killed_supernode_reconnects(federation: Federat
     for who in ("green-0", "red-2", "green-3", "green-4"):
         (pauses / f"hold-{who}").touch()
     plugin = {"FEDCHOIR_PLUGINS": str(FAULTY_PLUGIN), "FEDCHOIR_TEST_PAUSES": str(pauses)}
-    federation.node("green", **plugin)
     changes = {"method": "paused", "rounds": 6, "deadline": 100, "wait": 20, "settings": {"sync": "epoch"}}
     path = federation.write("run", **changes)
+    federation.join(path, names=["green"], **plugin)
     server = federation.serve(path, **plugin)
 
     # red connects during round 0, which runs without it
     federation.until(lambda: (pauses / "began-green-0").exists(), server)
-    red = federation.node("red", **plugin)
+    (red,) = federation.join(path, names=["red"], **plugin)
     federation.until(lambda: "red: connected" in federation.log("node-red.log"), server)
     (pauses / "hold-green-0").unlink()
 
@@ -132,18 +132,15 @@ def test_a_late_node_joins_and_a_killed_supernode_reconnects(federation: Federat
     assert why[4] == ""
     assert "not connected" in why[5]
     assert "red is revoked: its key is no longer accepted" in federation.log("serve.log")
-    assert "the SuperNode process was killed by signal 9" in federation.log("node-red.log")
+    assert "the connection's process was killed by signal 9: connecting again" in federation.log("node-red.log")
     result = json.loads((federation.folder / "run" / "result.json").read_text())
     assert [client["train"] for client in result["clients"]] == [48, 48]
 
 
 def test_check_reports_a_site_that_does_not_fit(federation: Federation) -> None:
-    federation.node("green")
-    federation.start(
-        "node-red.log", "node", "--server", f"127.0.0.1:{federation.port}", "--data", "data/red.npz",
-        "--model", MODELS["red"], "--key", "keys/red", "--ca", "keys/ca.crt", "--public", "photos", "--device", "cpu",
-    )  # fmt: skip
-    path = federation.write("run", wait=15, settings={"sync": "epoch"})
+    path = federation.write("run", settings={"sync": "epoch"})
+    federation.join(path, names=["green"])
+    federation.join(path, "--public", "photos", names=["red"])
     check = federation.start("check.log", "federation", "check", path.name)
     federation.finished(check, code=2)
     assert re.search("fedchoir: (red|green): its public set is not that of (green|red)", federation.log("check.log"))

@@ -26,6 +26,8 @@ def draw_partition(labels: Tensor, clients: int, seed: int, options: DataOptions
         return partition.shards(labels, clients, options.shards_per_client, seed)
     if options.partition == "classes":
         return partition.classes_per_client(labels, clients, options.classes_per_client, seed)
+    if options.size_skew:
+        return partition.lognormal(labels, clients, options.size_skew, seed)
     return partition.iid(labels, clients, seed)
 
 

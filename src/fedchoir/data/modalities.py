@@ -31,6 +31,8 @@ class Reader(Protocol):
     """The architecture where all clients have the same."""
     PUBLIC: Mapping[str, str]
     """Names of public sets, and what they are."""
+    PUBLIC_FILES: str
+    """The files of a user's own public set, in words; empty: there are none."""
     DEFAULT_PUBLIC: str
     """The public set for a user's own data; empty: the user has to give one."""
 

@@ -1,4 +1,4 @@
-"""The options of a run that choose its data."""
+"""The options of a run that choose its data, and in a simulation who takes part, when, and with which model."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ PartitionKind = Literal["dirichlet", "shards", "classes", "iid", "file"]
 
 
 class DataOptions(Options):
-    """Which samples the clients train on and are tested on."""
+    """Which samples the clients train on and are tested on, and the protocol of a simulation."""
 
     clients: int | None = Field(None, ge=1, description="number of clients; default: one per domain, or 10")
     private: tuple[int | float, ...] | None = Field(
-        None, description="private images per domain: counts, or shares below 1; default: the papers'"
+        None, description="private samples per domain: counts, or shares below 1; default: the papers'"
     )
     modality: Literal["auto", "image", "table", "series", "text"] = Field(
         "auto", description="kind of the samples in a folder; auto: by the suffix and content of the files"
@@ -43,7 +43,7 @@ class DataOptions(Options):
     )
     test_split: TestSplit = Field(
         "held-out",
-        description="validation: hold back a fifth of the training images and test on them, to choose options; "
+        description="validation: hold back a fifth of the training samples and test on them, to choose options; "
         "whole-folder: the Office split of the released code, which tests on training images and trains on the first "
         "part of a folder, so without its last classes",
     )
@@ -59,11 +59,33 @@ class DataOptions(Options):
     label_noise: float = Field(0.0, ge=0, lt=1, description="share of private labels that are wrong")
     noise_type: NoiseType = Field("symmetric", description="wrong labels: any other class, or the next one (pair)")
     centralized: bool = Field(
-        False, description="every client has the private images of all; with solo this is the upper bound"
+        False, description="every client has the private samples of all; with solo this is the upper bound"
+    )
+    held_out: str | None = Field(
+        None, description="a domain whose clients do not take part: all models are tested on it as an unseen domain"
+    )
+    rotate: bool = Field(
+        False,
+        description="models move on to other clients, by one client more with every seed: over as many seeds as "
+        "clients, every client has every model equally often",
+    )
+    size_skew: float = Field(
+        0.0,
+        ge=0,
+        le=10,
+        allow_inf_nan=False,
+        description="unequal sizes of the clients that share a domain, or with partition=iid a data set: σ of the "
+        "log-normal distribution of sizes (as in FedLab); 0: equal",
+    )
+    join_late: tuple[str, ...] = Field(
+        (), description="clients that join later, NAME:ROUND each: the first round they take part in, counted from 1"
     )
 
     target: str | None = Field(
         None, description="tables: the column to predict; default: label, target or y, else the last column"
+    )
+    classes: tuple[str, ...] = Field(
+        (), description="tables: the agreed classes of the target; default: those of the training rows"
     )
     columns: tuple[Column, ...] = Field(
         (), description="tables: the agreed columns, each with name, kind, and min and max or categories"
@@ -82,7 +104,7 @@ class DataOptions(Options):
         description="tables: tests are scaled by the client whose model is tested, or by the domain they come from",
     )
 
-    @field_validator("categorical", mode="before")
+    @field_validator("categorical", "classes", mode="before")
     @classmethod
     def _names(cls, value: Any) -> Any:
         return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value
@@ -109,6 +131,26 @@ class DataOptions(Options):
         if not possible or value == ():
             raise ValueError("one number for all domains or one for each: counts from 1, or shares up to 1.0")
         return value
+
+    @field_validator("join_late", mode="before")
+    @classmethod
+    def _names_and_rounds(cls, value: Any) -> Any:
+        entries = value if isinstance(value, tuple | list) else str(value).split(",")
+        pairs = [str(entry).strip().rpartition(":") for entry in entries]
+        if not all(name and number.isdecimal() and int(number) >= 2 for name, _, number in pairs):
+            raise ValueError("NAME:ROUND with a round from 2, for example svhn:5; several are separated by commas")
+        if len({name for name, _, _ in pairs}) < len(pairs):
+            raise ValueError("one round for each client")
+        return tuple(map("".join, pairs))
+
+    @property
+    def late_rounds(self) -> dict[str, int]:
+        """Name of each client that joins late → its first round, counted from 1.
+
+        >>> DataOptions(join_late="svhn:5, syn:2").late_rounds
+        {'svhn': 5, 'syn': 2}
+        """
+        return {name: int(number) for name, _, number in (entry.rpartition(":") for entry in self.join_late)}
 
     @model_validator(mode="after")
     def _fit_together(self) -> DataOptions:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedchoir.data.splits import apportion
 from fedchoir.utils.errors import UsageError
 from fedchoir.utils.rng import derive
 
@@ -90,6 +91,23 @@ def iid(labels: Tensor, clients: int, seed: int, least: int | None = None) -> Pa
     rng = _rng(seed, "iid", labels, clients)
     by_class = np.concatenate(_by_class(labels, rng))
     return _repaired([by_class[k::clients] for k in range(clients)], rng, least)
+
+
+def lognormal(
+    labels: Tensor, clients: int, sigma: float, seed: int, name: str = "", least: int | None = None
+) -> Partition:
+    """Unequal sizes, in proportion to draws from LogNormal(0, σ²), with equal class distributions.
+
+    FedLab (Zeng et al., JMLR 2023) and the released code of FedDyn draw sizes in this way. ``name``: domains of one
+    scenario have different draws.
+    """
+    rng = _rng(seed, f"lognormal {name}", labels, clients)
+    draws = sigma * rng.standard_normal(clients)
+    sizes = apportion(torch.from_numpy(np.exp(draws - draws.max())), len(labels))
+    by_class = _by_class(labels, rng)
+    places = np.concatenate([(np.arange(len(p)) + rng.random(len(p))) / len(p) for p in by_class])
+    mixed = np.concatenate(by_class)[np.argsort(places)]  # in any stretch of it, classes are in proportion
+    return _repaired(np.split(mixed, np.cumsum(sizes.numpy())[:-1]), rng, least)
 
 
 def from_file(path: Path, samples: int) -> Partition:

@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,10 +25,41 @@ class Preprocessing:
     Attributes:
         read: a folder or file of unlabeled samples → their names and stored inputs, N×….
         transform: stored inputs → inputs of the model. Made of torch operations, so that it can be exported.
+        convert: samples in memory → stored inputs; None where they are arrays only.
+        memory: the kind of samples that ``convert`` takes, in words.
     """
 
     read: Callable[[Path], tuple[list[str], Tensor]]
     transform: Callable[[Tensor], Tensor]
+    convert: Callable[[Any], Tensor] | None = None
+    memory: str = ""
+
+    def samples(self, data: Any, content: dict[str, Any]) -> tuple[list[str], Tensor]:
+        """New samples from a path, from memory, or as an array of the form that ``content`` describes."""
+        if isinstance(data, str | Path):
+            path = Path(data).expanduser()
+            if not path.exists():
+                raise UsageError(f"new samples: there is no folder or file {path}")
+            names, inputs = self.read(path)
+        else:
+            if isinstance(data, Tensor | np.ndarray):
+                inputs = _as_stored(data, content)
+            elif self.convert is not None:
+                inputs = self.convert(data)
+            else:
+                raise refused(data, self.memory)
+            names = numbered(inputs)
+        if not names:
+            raise UsageError(
+                f"new samples: {data if isinstance(data, str | Path) else 'none are'} given; wanted one or more"
+            )
+        return names, inputs
+
+
+def refused(data: Any, memory: str = "") -> UsageError:
+    """Samples of a kind that a model does not take."""
+    kinds = ["a folder or file", *([memory] if memory else []), "an array"]
+    return UsageError(f"new samples: a {type(data).__name__} given; wanted {', '.join(kinds[:-1])} or {kinds[-1]}")
 
 
 def describe_preprocessing(samples: Samples) -> dict[str, Any]:
@@ -59,7 +91,25 @@ def stored_zeros(content: dict[str, Any], count: int) -> Tensor:
     return torch.zeros(count, *content["stored"]["shape"], dtype=getattr(torch, content["stored"]["dtype"]))
 
 
-def check_shape(path: Path, inputs: Tensor, content: dict[str, Any]) -> Tensor:
+def _as_stored(data: Tensor | np.ndarray, content: dict[str, Any]) -> Tensor:
+    """An array as stored inputs: whole numbers stay whole numbers."""
+    wanted: torch.dtype = getattr(torch, content["stored"]["dtype"])
+    try:
+        inputs = torch.as_tensor(data).detach().cpu()
+    except TypeError:
+        raise UsageError(f"new samples: an array of {data.dtype} given; wanted {content['stored']['dtype']}") from None
+    if inputs.ndim == 0:
+        raise UsageError("new samples: one number given; wanted an array N×…")
+    whole = not (inputs.is_floating_point() or inputs.is_complex())
+    in_range = (
+        not whole or wanted != torch.uint8 or not inputs.numel() or 0 <= int(inputs.min()) <= int(inputs.max()) <= 255
+    )
+    if inputs.is_complex() or not (wanted.is_floating_point or (whole and in_range)):
+        raise UsageError(f"new samples: an array of {inputs.dtype} given; wanted {content['stored']['dtype']}")
+    return check_shape("new samples", inputs.to(wanted), content)
+
+
+def check_shape(path: Path | str, inputs: Tensor, content: dict[str, Any]) -> Tensor:
     """The inputs, if they have the shape of the client's training samples."""
     found, wanted = list(inputs.shape[1:]), content["stored"]["shape"]
     if found != wanted:

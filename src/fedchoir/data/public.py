@@ -52,6 +52,7 @@ class PublicRequest:
         grey_bits: bits of 16-bit grey images that are used.
         cache: folder for decoded images.
         normalisation: ``swapped`` exchanges the constants of CIFAR-100 and Tiny-ImageNet, like the released code.
+        held_out: a domain of the scenario that no client may learn from.
     """
 
     name: str
@@ -64,6 +65,7 @@ class PublicRequest:
     normalisation: Normalisation = "correct"
     cache: Path | None = None
     progress: Progress | None = None
+    held_out: str | None = None
 
 
 def load_public(
@@ -80,18 +82,26 @@ def load_public(
     strict: bool = True,
     cache: Path | None = None,
     progress: Progress | None = None,
+    held_out: str | None = None,
 ) -> PublicSet:
     """Load a public set: ``size`` samples (None: all), drawn with ``seed``.
 
     ``like`` are private samples that the public ones have to fit; None stands for images. A set with fewer than
-    ``size`` samples is an error if ``strict``, else all of it is used, with a note.
+    ``size`` samples is an error if ``strict``, else all of it is used, with a note. A set that is made of a scenario's
+    domains leaves out the one that is ``held_out``.
     """
     if normalisation not in get_args(Normalisation):
         raise UsageError(f"normalisation: {normalisation!r} is not one of {', '.join(get_args(Normalisation))}")
     if size is not None and size < 1:
         raise UsageError(f"public_size: {size} given; wanted 1 or more")
-    request = PublicRequest(name, root, seed, size, image_size, aspect, grey_bits, normalisation, cache, progress)
-    modality = "tensor" if is_factory(name) else "image" if like is None else like.modality
+    request = PublicRequest(
+        name, root, seed, size, image_size, aspect, grey_bits, normalisation, cache, progress, held_out
+    )
+    modality = "image" if like is None else like.modality
+    if not name:
+        raise _missing(modality)
+    if is_factory(name) and modality != "table":
+        modality = "tensor"
     name, samples, notes = reader(modality).load_public(request, like)
     if size is not None and size > len(samples):
         if strict:
@@ -101,3 +111,12 @@ def load_public(
         drawn = torch.randperm(len(samples), generator=generator(seed, "public set"))[:size]
         samples = samples.subset(drawn.sort().values)
     return PublicSet(name, samples, notes, samples.digest())
+
+
+def _missing(modality: str) -> UsageError:
+    kind = reader(modality)
+    choices = [*kind.PUBLIC, *([kind.PUBLIC_FILES] if kind.PUBLIC_FILES else []), "FILE.py:FUNCTION"]
+    return UsageError(
+        f"--public is missing: there is no default public set for these {modality} samples; it could be "
+        f"{', '.join(choices[:-1])}{' or ' if choices[:-1] else ''}{choices[-1]}"
+    )

@@ -9,10 +9,10 @@ from fedchoir.data.image import embedded
 from fedchoir.data.image.files import subfolders
 from fedchoir.data.modalities import READERS, folder_modality, reader
 from fedchoir.data.options import DataOptions
+from fedchoir.data.own_functions import are_tables, clients_of
 from fedchoir.data.series import har
 from fedchoir.data.tabular import heart
 from fedchoir.data.text import amazon_reviews
-from fedchoir.data.torch_datasets.reader import datasets_of
 from fedchoir.utils.errors import UsageError
 from fedchoir.utils.factories import is_factory
 
@@ -206,7 +206,7 @@ SCENARIOS: dict[str, ScenarioInfo] = {known.name: known for known in _KNOWN}
 
 def info(name: str, options: DataOptions | None = None) -> ScenarioInfo:
     """The description of a scenario by its name, of a user's folder (one sub-folder or file per client), or of a
-    function that returns torch Datasets (``FILE.py:FUNCTION``).
+    function that returns torch Datasets or data frames (``FILE.py:FUNCTION``).
 
     >>> info("office31").top_k
     5
@@ -219,8 +219,8 @@ def info(name: str, options: DataOptions | None = None) -> ScenarioInfo:
         modality = folder_modality(paths, options or DataOptions())
         return _own(str(folder), folder.name, tuple(paths), (), modality)
     if is_factory(name):
-        clients = datasets_of(name)
-        return _own(name, name, tuple(clients), tuple(clients), "tensor")
+        clients = clients_of(name)
+        return _own(name, name, tuple(clients), tuple(clients), "table" if are_tables(clients) else "tensor")
     raise UsageError(f"scenario: {name!r} is neither one of {', '.join(SCENARIOS)} nor a folder nor FILE.py:FUNCTION")
 
 

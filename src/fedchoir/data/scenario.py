@@ -11,6 +11,7 @@ from fedchoir.data.domain import SPLIT_SEED, Domain, Progress
 from fedchoir.data.label_skew import draw_partition, own_tests, partition_from_file
 from fedchoir.data.modalities import reader
 from fedchoir.data.options import DataOptions
+from fedchoir.data.protocol import check_protocol, clients_per_domain
 from fedchoir.data.registry import SCENARIOS, ScenarioInfo, client_paths, info
 from fedchoir.data.samples import Samples
 from fedchoir.data.splits import add_label_noise, held_out, stratified_sample, unseen
@@ -26,12 +27,14 @@ GLOBAL = "global"  # name of the one test set under label skew
 @dataclass(frozen=True)
 class ClientData:
     """A client's private samples; ``domain`` is the name of its own test set in `Scenario.tests`. The samples of
-    ``validation`` were held back from training."""
+    ``validation`` were held back from training. ``place`` is the client's position among all clients of the scenario,
+    if a domain is held out, so that it keeps its model."""
 
     name: str
     train: Samples
     domain: str
     validation: Samples | None = None
+    place: int | None = None
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,7 @@ def load_scenario(
     """
     options = options or DataOptions()
     known = info(name, options)
+    check_protocol(known, options)
     if known.sources:
         domains = reader(known.modality).load_domains(known, root, options, progress)
     else:
@@ -120,22 +124,42 @@ def _domain_shift(
     known: ScenarioInfo, domains: list[Domain], classes: tuple[str, ...], seed: int, options: DataOptions
 ) -> Scenario:
     sizes = _private_sizes(known, options, len(domains))
-    counts = _clients_per_domain(options.clients, len(domains))
+    counts = clients_per_domain(options.clients, [domain.name for domain in domains])
+    splits = {domain.name: _train_and_test(domain, options) for domain in domains}
     clients: list[ClientData] = []
     notes: tuple[str, ...] = ()
-    tests = {}
-    for domain, size, count in zip(domains, sizes, counts, strict=True):
-        train, test, more = _train_and_test(domain, options)
-        tests[domain.name] = test
+    place = 0
+    for domain, size in zip(domains, sizes, strict=True):
+        name, count = domain.name, counts[domain.name]
+        train, _, more = splits[name]
         notes += more
-        if not count:
-            notes += (f"{domain.name}: no client has it; it is only tested on",)
+        place += count
+        if name == options.held_out:
+            notes += (f"{name}: held out; no client has it, and all models are tested on it as an unseen domain",)
             continue
+        if not count:
+            notes += (f"{name}: no client has it; it is only tested on",)
+            continue
+        if options.held_out is not None:
+            train, more = _without_copies(name, train, splits[options.held_out][1], options.held_out)
+            notes += more
         wanted = _count(size, len(domain.train))
-        private, more = _private(domain.name, train, wanted, options.private is not None, seed)
-        clients += _divide(domain.name, private, count, seed)
-        notes += more
+        private, more = _private(name, train, wanted, options.private is not None, seed)
+        divided, even_more = _divide(name, private, count, seed, options.size_skew)
+        if options.held_out is not None:
+            divided = [replace(client, place=place - count + i) for i, client in enumerate(divided)]
+        clients += divided
+        notes += more + even_more
+    tests = {name: test for name, (_, test, _) in splits.items()}
     return Scenario(known.name, classes, tuple(clients), tests, {}, known.top_k, notes)
+
+
+def _without_copies(name: str, train: Samples, test: Samples, tested: str) -> tuple[Samples, tuple[str, ...]]:
+    """The training samples of a domain that are not in the test set of the held-out one."""
+    keep = unseen(train, test) if train.copies_are_leaks else torch.ones(len(train), dtype=torch.bool)
+    if not (copies := int((~keep).sum())):
+        return train, ()
+    return train.subset(keep), (f"{name}: {copies} training samples left out, because {tested} is tested on them",)
 
 
 def _train_and_test(domain: Domain, options: DataOptions) -> tuple[Samples, Samples, tuple[str, ...]]:
@@ -155,10 +179,10 @@ def _train_and_test(domain: Domain, options: DataOptions) -> tuple[Samples, Samp
     keep = unseen(train, test) if train.copies_are_leaks else torch.ones(len(train), dtype=torch.bool)
     if copies := int((~keep).sum()):
         train = train.subset(keep)
-        notes += (f"{domain.name}: {copies} training images left out, because they are also in the test set",)
+        notes += (f"{domain.name}: {copies} training samples left out, because they are also in the test set",)
     if options.test_split == "validation":
         train, test = held_out(train, generator(SPLIT_SEED, "validation", domain.name))
-        notes += (f"{domain.name}: tested on {len(test)} held-back training images (test_split='validation')",)
+        notes += (f"{domain.name}: tested on {len(test)} held-back training samples (test_split='validation')",)
     return train, test, notes
 
 
@@ -181,30 +205,30 @@ def _count(wanted: int | float | None, images: int) -> int | None:
 def _private(name: str, pool: Samples, count: int | None, explicit: bool, seed: int) -> tuple[Samples, tuple[str, ...]]:
     """``count`` samples of the pool (None: all), classes in proportion."""
     if not len(pool):
-        raise UsageError(f"{name}: no training images are left")
+        raise UsageError(f"{name}: no training samples are left")
     if count is None or count == len(pool):
         return pool, ()
     if count > len(pool):
         if explicit:
             raise UsageError(f"private: {count} images wanted of {name}, which has {len(pool)}")
-        return pool, (f"{name}: all {len(pool)} training images used, {count} in the papers",)
+        return pool, (f"{name}: all {len(pool)} training samples used, {count} in the papers",)
     return pool.subset(stratified_sample(pool.labels, count, generator(seed, "private", name))), ()
 
 
-def _clients_per_domain(clients: int | None, domains: int) -> list[int]:
-    """The number of clients of every domain: as even as possible, earlier domains first."""
-    total = domains if clients is None else clients
-    return [total // domains + (position < total % domains) for position in range(domains)]
-
-
-def _divide(name: str, private: Samples, clients: int, seed: int) -> list[ClientData]:
-    """Divide a domain's private samples equally among its clients."""
+def _divide(
+    name: str, private: Samples, clients: int, seed: int, size_skew: float
+) -> tuple[list[ClientData], tuple[str, ...]]:
+    """Divide a domain's private samples among its clients: equally, or with unequal sizes."""
     if clients == 1:
-        return [ClientData(name, private, name)]
+        return [ClientData(name, private, name)], ()
     if clients > len(private):
-        raise UsageError(f"clients: {clients} clients for the {len(private)} private images of {name}")
-    positions = partition.iid(private.labels, clients, seed).positions
-    return [ClientData(f"{name}-{i}", private.subset(index), name) for i, index in enumerate(positions)]
+        raise UsageError(f"clients: {clients} clients for the {len(private)} private samples of {name}")
+    if size_skew:
+        drawn = partition.lognormal(private.labels, clients, size_skew, seed, name)
+    else:
+        drawn = partition.iid(private.labels, clients, seed)
+    divided = [ClientData(f"{name}-{i}", private.subset(index), name) for i, index in enumerate(drawn.positions)]
+    return divided, tuple(f"{name}: {note}" for note in drawn.notes)
 
 
 def _label_skew(
@@ -257,7 +281,7 @@ def _centralized(scenario: Scenario) -> Scenario:
     total = len(train)
     for test in scenario.tests.values() if train.copies_are_leaks else ():
         train = train.subset(unseen(train, test))
-    note = f"CENTRALIZED: every client trains on the {len(train)} private images of all clients"
+    note = f"CENTRALIZED: every client trains on the {len(train)} private samples of all clients"
     if left_out := total - len(train):
         note += f"; {left_out} more are left out, because they are in a test set"
     clients = tuple(replace(client, train=train) for client in scenario.clients)

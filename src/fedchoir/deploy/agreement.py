@@ -1,6 +1,6 @@
 """What a site has agreed to: it compares every request with its own copy of the federation's file and of the method.
 
-`Agreement` fixes the method, its settings, the public set, the rounds and the sites. `check_sequence` accepts an action
+`Agreement` fixes the method, its settings, the public set, the rounds, the sites and their models. `check_sequence` accepts an action
 only if the method's own round contains it, in order and once. A server can leave actions out, but it cannot add, repeat
 or reorder them.
 """
@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
-
-from torch import Tensor
 
 from fedchoir.core.actions import Action, Exchange
 from fedchoir.core.eligibility import Secure
@@ -41,6 +39,8 @@ class Agreement:
     secure: Secure
     sites: tuple[str, ...]
     metric: str = "accuracy"
+    models: tuple[str | None, ...] = ()  # by site, as messages name them; None where the file leaves a model open
+    classes: tuple[str, ...] | None = None  # None where the file leaves them to the sites
 
     @classmethod
     def read(cls, path: Path) -> Agreement:
@@ -52,6 +52,7 @@ class Agreement:
         return cls(
             federation.method, plan.params.model_dump(mode="json"), public_options(plan), federation.rounds,
             federation.seed, federation.secure, tuple(site.name for site in federation.sites), federation.metric,
+            tuple(site.public_model for site in federation.sites), federation.classes,
         )  # fmt: skip
 
     def check_request(self, request: InfoHeader) -> None:
@@ -71,14 +72,26 @@ class Agreement:
             raise MessageError("refused: the server names another public set than the agreed file")
 
     def check_spec(self, spec: FederationSpec) -> None:
-        """Raise `MessageError` unless rounds, seed, sites and metric are those of the agreed file."""
+        """Raise `MessageError` unless the server describes the federation of the agreed file.
+
+        Sizes are not compared: the file does not name them. A model is compared where the file names it. Where it does
+        not, `FederationFile.plan` averages no weights unless its settings say so.
+        """
         sites = tuple(client.name for client in spec.clients)
+        classes = spec.classes if self.classes is None else self.classes
         for name, asked, agreed in (
             ("rounds", spec.rounds, self.rounds), ("seed", spec.seed, self.seed), ("sites", sites, self.sites),
-            ("metric", spec.metric, self.metric),
+            ("metric", spec.metric, self.metric), ("classes", spec.classes, classes),
+            ("joins", spec.joins, ()), ("held_out", spec.held_out, None), ("top_k", spec.top_k, 1),
         ):  # fmt: skip
             if asked != agreed:
                 raise MessageError(f"refused: the server gives {name} = {asked!r}, and the agreed file has {agreed!r}")
+        for client, model in zip(spec.clients, self.models, strict=False):
+            if model not in (None, client.model):
+                raise MessageError(
+                    f"refused: the server gives {client.name} the model {client.model!r}, and the agreed file has "
+                    f"{model!r}"
+                )
 
 
 class Position(NamedTuple):
@@ -90,11 +103,7 @@ class Position(NamedTuple):
 
 
 def check_sequence(
-    method: Method,
-    work: Sequence[tuple[int, Action | None]],
-    position: Position,
-    folder: Path,
-    model: Mapping[str, Tensor] | None,
+    method: Method, work: Sequence[tuple[int, Action | None]], position: Position, folder: Path
 ) -> Position:
     """The position after the work, (round, action) each; None stands for an evaluation.
 
@@ -108,7 +117,7 @@ def check_sequence(
         if isinstance(action, Exchange) and place < len(work):
             raise MessageError(f"refused: {action.function.__name__!r} is an exchange, and more work follows it")
         done = position.number if index == position.round else -1
-        sequence = _sequence(method, index, folder, model)
+        sequence = _sequence(method, index, folder)
         position = Position(index, _next(sequence, done, action))
         if position.number < 0:
             what = "an evaluation" if action is None else "{} {!r}".format(*action_name(action)[:2])
@@ -124,9 +133,9 @@ def _next(sequence: Sequence[ActionName], done: int, action: Action | None) -> i
     return next((n for n in range(done + 1, len(sequence)) if sequence[n].asks_for(wanted)), -1)
 
 
-def sum_terms(method: Method, position: Position, folder: Path, model: Mapping[str, Tensor] | None) -> SumTerms:
+def sum_terms(method: Method, position: Position, folder: Path) -> SumTerms:
     """Who takes part in the secure sum of the exchange at a position, with which weights: from the site's own copy."""
-    sequence = _sequence(method, position.round, folder, model)
+    sequence = _sequence(method, position.round, folder)
     exchanges = [n for n, action in enumerate(sequence) if action.kind == "exchange"]
     weights = sequence[position.number].weights
     if position.number not in exchanges or weights is None:
@@ -135,11 +144,11 @@ def sum_terms(method: Method, position: Position, folder: Path, model: Mapping[s
     return SumTerms((position.round, exchanges.index(position.number)), names, dict(weights))
 
 
-def _sequence(method: Method, index: int, folder: Path, model: Mapping[str, Tensor] | None) -> list[ActionName]:
-    sizes = json.dumps([client.train for client in method.spec.clients])  # weights depend on them
-    path = folder / f"sequence-{index:05d}-{hashlib.sha256(sizes.encode()).hexdigest()[:16]}.json"
+def _sequence(method: Method, index: int, folder: Path) -> list[ActionName]:
+    known = repr((method.name, method.params, method.spec))  # all that a sequence and its weights depend on
+    path = folder / f"sequence-{index:05d}-{hashlib.sha256(known.encode()).hexdigest()[:16]}.json"
     if path.exists():
         return [ActionName.read(packed) for packed in json.loads(path.read_text())]
-    sequence = next(islice(action_sequences(method, model), index, None))
+    sequence = next(islice(action_sequences(method), index, None))
     atomic_write_json(path, sequence)
     return sequence

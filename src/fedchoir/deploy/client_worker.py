@@ -6,7 +6,7 @@ import datetime
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fedchoir.core.actions import Exchange, perform
@@ -21,7 +21,9 @@ from fedchoir.deploy.agreement import Position, check_sequence, sum_terms
 from fedchoir.deploy.audit import AuditLog
 from fedchoir.deploy.engine import Work
 from fedchoir.deploy.policy import Policy
+from fedchoir.deploy.received import received_digest
 from fedchoir.deploy.run_folder import RunFolder, content_digest
+from fedchoir.deploy.run_record import RunRecord
 from fedchoir.deploy.site_data import LocalSite, SiteData
 from fedchoir.deploy.site_model import keep_model
 from fedchoir.engines.headers import KeysHeader, MessageError, RequestHeader, validated
@@ -54,6 +56,10 @@ class ClientWorker:
     def audit(self) -> AuditLog:
         return AuditLog(self.folder / "audit.jsonl", self.log)
 
+    @property
+    def runs(self) -> RunRecord:
+        return RunRecord(self.folder / "runs.jsonl", self.policy.federation_digest, self.policy.run_limit)
+
     def handle(self, text: str, blobs: list[bytes]) -> Envelope:
         """Carry out a message and return the reply. The new state is saved only if all of it succeeded."""
         with self.audit.failures(), only_own_models(self.site.model):
@@ -66,6 +72,7 @@ class ClientWorker:
 
     def _exchange_keys(self, message: KeysHeader) -> Envelope:
         request = message.key_request
+        self.runs.check(message.run)
         self.audit.record("keys", f"secure sum: the server asks for {request.get('kind')}", run=message.run)
         return Envelope({"keys": self._secure_aggregation(message).exchange_keys(request)})
 
@@ -84,19 +91,19 @@ class ClientWorker:
         index, run = message.work[-1].round, self._run_folder(message)
         self.audit.asked(index, [item.name or "evaluate" for item in message.work], request.size, message.run)
         self.policy.check_hours(datetime.datetime.now().time())
+        self.runs.check(message.run)
         if any(item.get("kind") == "exchange" for item in request.header["work"]):
             self.policy.check_exchange(message.masking)
         method, data = self._prepare(message)
         digest = content_digest(request)
         if stored := run.stored_reply(digest):
-            reply, position = stored
+            reply, position, received = stored
             cost = "; the same reply as before"
         else:
-            work = [Work.unpack(request, item, method) for item in request.header["work"]]
-            reply, position, cost = self._carry_out(work, message, method, data, digest)
+            reply, position, received, cost = self._carry_out(request, message, method, data, digest)
         self._record(reply, message, cost)
         if message.masking is not None:
-            reply = self._masked(reply, message, method, position)
+            reply = self._masked(reply, message, method, position, received)
         return reply
 
     def _record(self, reply: Envelope, message: RequestHeader, cost: str) -> None:
@@ -105,12 +112,13 @@ class ClientWorker:
         sites = len(message.masking.get("key_shares", ())) if message.masking else 0
         self.audit.sent(message.work[-1].round, payloads, bool(deferred), sites, message.run, cost)
 
-    def _masked(self, reply: Envelope, message: RequestHeader, method: Method, position: Position) -> Envelope:
+    def _masked(
+        self, reply: Envelope, message: RequestHeader, method: Method, position: Position, received: str
+    ) -> Envelope:
         unpacked, deferred, seconds = unpack_reply(reply)
         payloads = [Payload({n: p[n] for n in sorted(p)}, scalars=p.scalars) for p in unpacked]  # alike at all sites
         assert message.masking is not None
-        model = method.architecture.state_dict() if method.spec.homogeneous else None
-        terms = sum_terms(method, position, self._run_folder(message).path, model)
+        terms = replace(sum_terms(method, position, self._run_folder(message).path), received=received)
         payloads, keys = self._secure_aggregation(message).mask_payloads(payloads, message.masking, terms)
         if not deferred:
             keys["clipped"] = 0  # this count depends on the data, like losses
@@ -140,15 +148,17 @@ class ClientWorker:
         return cls(params, spec), data
 
     def _carry_out(
-        self, work: Sequence[Work], message: RequestHeader, method: Method, data: SiteData, digest: str
-    ) -> tuple[Envelope, Position, str]:
-        """Do the work from the client's state; returns the reply, not masked yet, its position and cost in words."""
+        self, request: Envelope, message: RequestHeader, method: Method, data: SiteData, digest: str
+    ) -> tuple[Envelope, Position, str, str]:
+        """Do the work from the client's state; returns the reply, not masked yet, its position, the hash of what the
+        client has received, and the cost in words."""
+        work = [Work.unpack(request, item, method) for item in request.header["work"]]
         self.seconds = {"public": 0.0, "local": 0.0, "evaluate": 0.0}
         run = self._run_folder(message)
         client = self._new_client(method, data, message.client)
-        position = self._load_state(client, run, message.base)
-        model = client.model.state_dict() if method.spec.homogeneous else None
-        position = check_sequence(method, [(item.round, item.action) for item in work], position, run.path, model)
+        position, before = self._load_state(client, run, message.base)
+        received = received_digest(before, request)
+        position = check_sequence(method, [(item.round, item.action) for item in work], position, run.path)
         last = work[-1].action
         run.check_new(position, "evaluation" if last is None else f"exchange {last.function.__name__}")
         metrics = self.policy.metrics_leave(method.params, message.masking is not None or (run.path / "sums").exists())
@@ -157,15 +167,16 @@ class ClientWorker:
         reply = Envelope.read(packed.text(), packed.blobs)  # as it will be read again
         if reply.size > self.policy.limit:
             raise MessageError(f"the reply has {reply.size} bytes, and {self.policy.limit} are allowed")
+        self.runs.add(message.run)
         cost = self._spend(client, message.run) if method.params.dp_noise else ""
-        about = {"round": client.round, "phase": client.phase, "position": position}
+        about = {"round": client.round, "phase": client.phase, "position": position, "received": received}
         run.save_state(message.serial, client.state(), about)
         weights = next((item.weights for item in reversed(work) if item.weights is not None), None)
         keep_model(run.path, method, message.client, self.site.model, data.train, weights)
-        run.store_reply(message.serial, digest, reply, position)
+        run.store_reply(message.serial, digest, reply, position, received)
         run.advance(position)
         run.clean(message.serial, message.base, message.keep)
-        return reply, position, cost
+        return reply, position, received, cost
 
     def _perform(
         self, work: Sequence[Work], client: Client, method: Method, data: SiteData, metrics: bool
@@ -219,14 +230,15 @@ class ClientWorker:
             client.secure_random = SecureRandom()
         return client
 
-    def _load_state(self, client: Client, run: RunFolder, base: int) -> Position:
-        """Restore the client after message ``base``, the last one that the server got a reply to; 0 is the start."""
+    def _load_state(self, client: Client, run: RunFolder, base: int) -> tuple[Position, str]:
+        """Restore the client after message ``base``, the last one that the server got a reply to; 0 is the start.
+        Returns its position, and the hash of what it had received."""
         if not base:
-            return Position()
+            return Position(), ""
         flat, about = run.load_state(base)
         client.round, client.phase = int(about["round"]), str(about["phase"])
         client.load(flat)
-        return Position(*about["position"])
+        return Position(*about["position"]), str(about["received"])
 
     def _spend(self, client: Client, run: str) -> str:
         """Record what the reply reveals in the site's privacy budget; refuse the reply if it would exceed it."""

@@ -31,9 +31,18 @@ class SiteEntry(BaseModel):
 
     name: str = Field(pattern=f"^{NAME}$", description="the site's name; its node is started with --name NAME")
     key: Path | None = Field(None, description="the site's public key, NAME.pub")
-    model: str | None = Field(None, description="its architecture; needed only if the run may start without the site")
-    max_train: int | None = Field(None, ge=2, description="most training images that it may state; default: all sites'")
+    model: str | None = Field(
+        None, description="its architecture; needed if the run may start without the site, or if weights are averaged"
+    )
+    max_train: int | None = Field(
+        None, ge=2, description="most training samples that it may state; default: that of all sites"
+    )
     revoked: bool = Field(False, description="its key is no longer accepted; the run continues without it")
+
+    @property
+    def public_model(self) -> str | None:
+        """The architecture as messages name it: no paths, no weights."""
+        return None if self.model is None else ModelSpec.parse(self.model).public_name
 
 
 class FederationFile(BaseModel):
@@ -64,7 +73,7 @@ class FederationFile(BaseModel):
     deadline: float = Field(3600, gt=0, description="seconds that a site has for a reply")
     max_message_mb: float = Field(512, gt=0, description="larger messages are refused unread")
     max_train: int = Field(
-        10_000_000, ge=2, description="most training images that a site may state: they are its weight in some methods"
+        10_000_000, ge=2, description="most training samples that a site may state: they are its weight in some methods"
     )
     sites: tuple[SiteEntry, ...] = Field(description="who takes part")
 
@@ -80,11 +89,20 @@ class FederationFile(BaseModel):
         return int(self.max_message_mb * 2**20)
 
     def plan(self) -> Plan:
-        """The experiment with nothing left open."""
+        """The experiment with nothing left open, the same for the server and for a site that agreed to the file.
+
+        Methods for different architectures average weights if all are alike. A site cannot know that of models that
+        the file does not name: then ``average = "auto"`` means never.
+        """
         method = methods.get(self.method)
-        params = make_params(method, None, self.profile, self.settings)
+        agreed = {"classes": self.classes} if self.classes else {}  # a site may have samples of one class alone
+        params = make_params(method, None, self.profile, {**self.settings, **agreed})
+        if method.heterogeneous and params.average == "auto" and any(site.model is None for site in self.sites):
+            params = params.model_copy(update={"average": "never"})
         if simulation_only := sorted((set(DataOptions.model_fields) - AGREED) & set(self.settings)):
-            raise UsageError(f"{simulation_only[0]} is not possible in a federation: its sites have their own data")
+            first = simulation_only[0]
+            why = "the file itself has that field" if first == "classes" else "its sites have their own data"
+            raise UsageError(f"settings: {first} is not possible in a federation: {why}")
         if method.needs_public and self.public is None:
             raise UsageError(f"public is missing: {self.method} needs a public set that every site has")
         if self.secure:

@@ -22,9 +22,9 @@ from fedchoir.core.actions import Action, Exchange
 from fedchoir.core.exchange import Reply
 from fedchoir.core.federation_spec import ClientInfo
 from fedchoir.core.scores import Detail, Evaluation
+from fedchoir.deploy.received import received_digest
 from fedchoir.deploy.reply_journal import ReplyJournal
 from fedchoir.engines.headers import MessageError
-from fedchoir.engines.local.client_factory import new_modules
 from fedchoir.engines.messages import Envelope, pack_action, pack_spec, unpack_action, unpack_reply
 from fedchoir.methods.base import Method
 from fedchoir.payload import Payload, state_payload
@@ -97,10 +97,10 @@ class FlowerEngine:
         self._queues: dict[int, list[Work]] = {k: [] for k in clients}
         self._acknowledged = dict.fromkeys(clients, 0)  # serial of the last message that each client replied to
         self._saved = [dict(self._acknowledged)]  # the same at the last two checkpoints
+        self._received = dict.fromkeys(clients, "")  # a hash of what each client has received (`received_digest`)
         self._serial = 0
         self._failed: dict[int, str] = {}  # why clients did not reply to the last message
         self._journal = ReplyJournal(journal, run)
-        self._shapes: dict[str, Tensor] | None = None
 
     # -- messages --------------------------------------------------------------------------------------------------
 
@@ -117,6 +117,13 @@ class FlowerEngine:
                     self._requeue_steps(k, work.pop(k))
         return self._send(work, masking)
 
+    def received(self, clients: Sequence[int], actions: Sequence[Action], round_index: int) -> dict[int, str]:
+        """A hash of everything that each client will have received with this message."""
+        new = [Work(round_index, action) for action in actions]
+        packed: dict[int, bytes] = {}
+        messages = {k: self._envelope(k, [*self._due(k, round_index), *new], packed) for k in clients}
+        return {k: received_digest(self._received[k], message) for k, message in messages.items()}
+
     def exchange_keys(self, requests: Requests) -> Iterator[Reply]:
         """Send messages about keys. They do not change a client's state."""
         self._update_clients()
@@ -129,8 +136,11 @@ class FlowerEngine:
             self._queues[k] += [Work(round_index, action) for action in actions]
 
     def defer_evaluation(self, round_index: int, weights: dict[str, Tensor] | None, detail: Detail) -> None:
-        payload = None if weights is None else state_payload("weights", weights)
-        for queue in self._queues.values():
+        shared = None if weights is None else state_payload("weights", weights)  # kept and serialised once
+        for k, queue in self._queues.items():
+            payload = shared
+            if weights is not None and (own := self.method.client_weights(k, weights, round_index)) is not weights:
+                payload = state_payload("weights", own)
             queue.append(Work(round_index, weights=payload, detail=detail))
 
     def flush(self, round_index: int) -> Iterator[Reply]:
@@ -168,6 +178,7 @@ class FlowerEngine:
                 self._requeue_steps(k, work[k])
             else:
                 self._acknowledged[k] = serial
+                self._received[k] = received_digest(self._received[k], envelopes[k])
                 self._queues[k] = []
             yield reply
 
@@ -221,7 +232,7 @@ class FlowerEngine:
         """The acknowledged serials and the queues. Models stay at the sites."""
         self._saved = [self._saved[-1], dict(self._acknowledged)]
         header = {"run": self._run, "names": self._names, "serial": self._serial, "acknowledged": self._acknowledged}
-        envelope = Envelope(header)
+        envelope = Envelope({**header, "received": self._received})
         envelope.header["queues"] = {k: [item.pack(envelope, k) for item in queue] for k, queue in self._queues.items()}
         blobs = [envelope.text().encode(), *envelope.blobs]
         yield "flower", {f"{n:06d}": torch.frombuffer(bytearray(raw), dtype=torch.uint8) for n, raw in enumerate(blobs)}
@@ -239,18 +250,13 @@ class FlowerEngine:
         self._run, self._serial = header["run"], int(header["serial"])
         self._acknowledged = {int(k): int(n) for k, n in header["acknowledged"].items()}
         self._saved = [dict(self._acknowledged)]
+        self._received = {int(k): digest for k, digest in header["received"].items()}
         for k, queue in header["queues"].items():
             self._queues[int(k)] = [Work.unpack(envelope, item, self.method) for item in queue]
 
     @property
     def _names(self) -> list[str]:
         return [client.name for client in self.method.spec.clients]
-
-    def model_shapes(self) -> dict[str, Tensor]:
-        """State dict of the shared architecture, to check the weights that arrive."""
-        if self._shapes is None:
-            self._shapes = new_modules(self.method, 0).model.state_dict()
-        return self._shapes
 
 
 def _keys(reply: Envelope) -> dict[str, Any]:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from fedchoir import methods
+from fedchoir.core.exchange import state_shapes
 from fedchoir.core.federation_spec import ClientInfo, FederationSpec
 from fedchoir.core.script import ActionName, action_sequences
 from fedchoir.deploy.config import OWN, FederationFile
 from fedchoir.deploy.site_data import LocalSite
-from fedchoir.engines.local.client_factory import new_modules
 from fedchoir.methods.base import Method
-from fedchoir.payload import MODEL, MODULE, Payload, declared_by, zero_payload
+from fedchoir.payload import KEPT, MODEL, MODULE, Payload, declared_by, zero_payload
 from fedchoir.utils.input_spec import InputSpec
 from fedchoir.utils.sizes import readable_bytes
 
@@ -85,23 +83,24 @@ def site_method(federation: FederationFile, site: LocalSite) -> Method:
 
 def sent_each_round(method: Method, index: int = 0) -> Iterator[list[Sent]]:
     """What client ``index`` sends in each round."""
-    model = new_modules(method, index).model.state_dict() if method.spec.homogeneous else None
     everyone = method.params.fraction >= 1
-    for number, sequence in enumerate(action_sequences(method, model)):
+    for number, sequence in enumerate(action_sequences(method)):
         takes_part = everyone or index in method.spec.round(number, method.params).clients
         exchanges = [action for action in sequence if action.kind == "exchange"] if takes_part else []
-        yield [sent for action in exchanges for sent in _sent(method, action, model)]
+        yield [sent for action in exchanges for sent in _sent(method, action, index)]
 
 
-def _sent(method: Method, action: ActionName, model: Mapping[str, Tensor] | None) -> Iterator[Sent]:
+def _sent(method: Method, action: ActionName, index: int) -> Iterator[Sent]:
     function = getattr(method, action.function)
     declared = declared_by(function)
-    modules = method.module_shapes if MODULE in declared.values() else None
+    model, modules = state_shapes(method, function, index)
     dims = {**method.spec.dims, **method.dims, **dict(action.dims)}
     for batch in action.batches or (None,):
         own = dims | ({"B": batch[-1]} if batch else {})
         payload = zero_payload(declared, own, model, modules)
         for name, shape in declared.items():
+            if shape == KEPT:
+                continue
             part = payload.only(name)
             yield Sent(action.function, name, _kind(shape, bool(batch)), _shape(part, name), part.nbytes)
 
@@ -127,6 +126,8 @@ def describe_federation(federation: FederationFile, method: Method) -> Iterator[
     names = ", ".join(site.name for site in federation.sites)
     yield f"{method.name}, {federation.rounds} rounds, {len(federation.sites)} sites: {names}"
     yield f"  computed for {method.spec.inputs} samples and {len(method.spec.classes)} classes"
+    if unnamed := [site.name for site in federation.sites if site.model is None]:
+        yield f"  as if your model were also that of {', '.join(unnamed)}: the file does not name theirs"
     rounds = list(sent_each_round(method))
     yield ""
     yield "What your site sends to the server"

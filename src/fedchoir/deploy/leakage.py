@@ -175,7 +175,8 @@ def describe_leakage(federation: FederationFile, site: LocalSite, epochs: int) -
     if found is None:
         yield "  can samples be reconstructed? Not tried: this method sends no weights (or samples are token ids)"
         return
-    yield "  can samples be reconstructed from the weights before and after a local phase? (PSNR; 30 dB looks the same)"
+    scale = "; above 30 dB two images look the same" if rehearsal.method.spec.inputs.modality == "image" else ""
+    yield f"  can samples be reconstructed from the weights before and after a local phase? (PSNR{scale})"
     yield f"    best of {found.samples} samples: {found.best:.1f} dB; unrelated samples reach {found.chance:.1f} dB"
     verdict = "YES, at least partly" if found.best > max(found.chance + 3, 15) else "no better than unrelated samples"
     yield f"    {verdict}. Secure sums hide single updates, and noise (dp_noise) blurs them"

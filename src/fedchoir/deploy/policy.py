@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, field_validator, model_validator
 
@@ -96,6 +96,9 @@ class Policy(Options):
     max_epsilon: float | None = Field(
         None, gt=0, description="privacy budget over all runs and servers; replies beyond it, or without noise, refused"
     )
+    max_runs: Annotated[int, Field(ge=1)] | Literal["auto", "none"] = Field(
+        "auto", description="most runs of one agreed file, as a second one may isolate a site; auto: 1 with secure sums"
+    )
     peers: Path | None = Field(None, description="folder with the other sites' .pub files, to verify keys of sums")
 
     @field_validator("hours")
@@ -126,6 +129,23 @@ class Policy(Options):
     def agreement(self) -> Agreement | None:
         return None if self.federation is None else Agreement.read(self.federation)
 
+    @cached_property
+    def federation_digest(self) -> str:
+        """sha256 of the agreed file as it was read first; empty without one."""
+        return "" if self.federation is None else sha256_of(self.federation)
+
+    @property
+    def required_sums(self) -> Secure:
+        """The secure sums outside of which no payload leaves."""
+        return self.secure or (self.agreement.secure if self.agreement is not None else False)
+
+    @property
+    def run_limit(self) -> int | None:
+        """Most runs of the agreed file; None: no limit."""
+        if self.max_runs == "auto":
+            return 1 if self.required_sums else None
+        return None if self.max_runs == "none" else self.max_runs
+
     def check(self) -> None:
         """Raise `UsageError` if nothing is agreed, or if the agreed file is not what this policy allows."""
         if self.federation is None:
@@ -137,7 +157,7 @@ class Policy(Options):
                     "(fedchoir node init writes one); --trust-server does whatever the server asks"
                 )
             return
-        if self.federation_sha256 not in (None, sha256_of(self.federation)):
+        if self.federation_sha256 not in (None, self.federation_digest):
             raise UsageError(
                 f"{self.federation} has changed since it was agreed to (its sha256 is not federation_sha256): read it "
                 "again, then write the policy again with fedchoir node init"
@@ -218,7 +238,7 @@ class Policy(Options):
 
     def check_exchange(self, masking: Mapping[str, Any] | None) -> None:
         """Refuse a payload outside the secure sum that this site requires."""
-        wanted = self.secure or (self.agreement.secure if self.agreement is not None else False)
+        wanted = self.required_sums
         if wanted and (masking is None or (wanted == "strict" and masking.get("strict") is not True)):
             kind = "strict secure" if wanted == "strict" else "secure"
             raise MessageError(f"refused: this site requires {kind} aggregation, and the server asks without it")
@@ -232,8 +252,7 @@ class Policy(Options):
         """Whether losses and accuracies may leave. ``secure``: this run has secure sums."""
         if self.metrics != "auto":
             return self.metrics
-        agreed = self.agreement is not None and bool(self.agreement.secure)
-        return not (params.dp_noise or secure or agreed or self.secure)
+        return not (params.dp_noise or secure or self.required_sums)
 
     def _check_limits(self, method: str, settings: Mapping[str, Any]) -> None:
         if self.methods is not None and method not in self.methods:

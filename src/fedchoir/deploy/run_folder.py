@@ -63,15 +63,17 @@ class RunFolder:
 
     # -- replies ---------------------------------------------------------------------------------------------------
 
-    def stored_reply(self, digest: str) -> tuple[Envelope, Position] | None:
-        """The reply to a message with this content, and its position, if it was carried out before."""
+    def stored_reply(self, digest: str) -> tuple[Envelope, Position, str] | None:
+        """The reply to a message with this content, its position, and the hash of what the client had received, if the
+        message was carried out before."""
         for path in self.path.glob(f"reply-*-{digest}.safetensors"):
-            position, text, *blobs = [t.numpy().tobytes() for _, t in sorted(load_tensors(path).items())]
-            return Envelope(json.loads(text), blobs), Position(*json.loads(position))
+            facts, text, *blobs = [t.numpy().tobytes() for _, t in sorted(load_tensors(path).items())]
+            position, received = json.loads(facts)
+            return Envelope(json.loads(text), blobs), Position(*position), received
         return None
 
-    def store_reply(self, serial: int, digest: str, reply: Envelope, position: Position) -> None:
-        content = [json.dumps(position).encode(), reply.text().encode(), *reply.blobs]
+    def store_reply(self, serial: int, digest: str, reply: Envelope, position: Position, received: str) -> None:
+        content = [json.dumps([position, received]).encode(), reply.text().encode(), *reply.blobs]
         tensors = {f"{n:06d}": torch.frombuffer(bytearray(raw), dtype=torch.uint8) for n, raw in enumerate(content)}
         self._write(self.path / f"reply-{serial:08d}-{digest}.safetensors", tensors)
 

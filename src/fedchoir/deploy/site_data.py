@@ -11,7 +11,7 @@ import torch
 from fedchoir.core.result import versions
 from fedchoir.core.settings import Settings
 from fedchoir.data.domain import Domain
-from fedchoir.data.modalities import modality_of, reader
+from fedchoir.data.modalities import folder_modality, reader
 from fedchoir.data.public import PublicSet, load_public
 from fedchoir.data.samples import Samples
 from fedchoir.data.splits import unseen
@@ -76,7 +76,7 @@ class LocalSite:
         """Train and test samples, without training samples that are in the test set too."""
         if not self.data.exists():
             raise UsageError(f"--data {self.data}: there is no such folder or file")
-        modality = modality_of(self.data) if settings.modality == "auto" else settings.modality
+        modality = folder_modality({self.name: self.data}, settings)
         options = settings.model_copy(update={"cache": self.cache})
         (domain,) = reader(modality).read_clients({self.name: self.data}, options, None)
         if not domain.train.copies_are_leaks:

@@ -115,7 +115,7 @@ def test_fetch_unknown_set(tmp_path):
 
 def test_fetch_opens_both_splits_with_download(tmp_path, monkeypatch):
     calls = []
-    monkeypatch.setitem(SETS, "fashion_mnist", (lambda root, **call: calls.append((root, call)), ""))
+    monkeypatch.setattr(datasets, "FashionMNIST", lambda root, **call: calls.append((root, call)))
     assert fetch("fashion-mnist", tmp_path / "new") == tmp_path / "new"
     assert calls == [(tmp_path / "new", {"train": train, "download": True}) for train in (True, False)]
 
@@ -125,6 +125,6 @@ def test_fetch_without_a_network(tmp_path, monkeypatch, error):
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setitem(SETS, "mnist", (fail, ""))
+    monkeypatch.setattr(datasets, "MNIST", fail)
     with pytest.raises(UsageError, match=f"data fetch mnist: download into .* failed .{error}.; is there a network"):
         fetch("mnist", tmp_path)

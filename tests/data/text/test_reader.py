@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedchoir.data.options import DataOptions
+from fedchoir.data.preprocessing import describe_preprocessing, load_preprocessing
 from fedchoir.data.public import load_public
 from fedchoir.data.registry import info
 from fedchoir.data.scenario import load_scenario
@@ -53,6 +54,26 @@ def test_csv_is_text_where_a_text_column_is_named(tmp_path: Path) -> None:
     assert info(str(tmp_path), DataOptions(text_column="body")).modality == "text"
 
 
+def test_the_text_column_holds_for_public_and_new_texts(tmp_path: Path) -> None:
+    (tmp_path / "clients").mkdir()
+    for name in "ab":
+        rows = "".join(f"w{i},{i},{i % 2}\n" for i in range(20))
+        (tmp_path / "clients" / f"{name}.csv").write_text(f"body,age,label\n{rows}")
+    options = DataOptions(text_column="body", max_length=4)
+    like = load_scenario(str(tmp_path / "clients"), options=options).clients[0].train
+    found = {}
+    for column in ("body", "text", "other"):
+        (tmp_path / f"{column}.csv").write_text(f"age,{column}\n1,one\n2,two words\n")
+    (tmp_path / "lines.txt").write_text("one\ntwo words\n")
+    for file in ("body.csv", "text.csv", "lines.txt"):  # a file without the column may have a usual one
+        found[file] = load_public(str(tmp_path / file), like=like).samples.inputs
+        assert found[file].tolist() == found["body.csv"].tolist()
+        new = load_preprocessing(describe_preprocessing(like), options).read(tmp_path / file)
+        assert new[1].tolist() == found["body.csv"].tolist()
+    with pytest.raises(UsageError, match=r"\(age, other\) is called body \(text_column\), text, .*document$"):
+        load_public(str(tmp_path / "other.csv"), like=like)
+
+
 def test_public_texts(notes: Path, tmp_path: Path) -> None:
     like = load_scenario(str(notes), options=DataOptions(max_length=6)).clients[0].train
     assert isinstance(like, TextSet)
@@ -61,6 +82,8 @@ def test_public_texts(notes: Path, tmp_path: Path) -> None:
     assert isinstance(public.samples, TextSet)
     assert public.samples.tokenizer == like.tokenizer
     assert public.samples.inputs.shape == (2, 6)
-    for name in ("", "noise", str(tmp_path / "none.txt")):
+    with pytest.raises(UsageError, match=r"--public is missing: .*could be amazon-reviews, a \.jsonl.* or FILE\.py"):
+        load_public("", like=like)
+    for name in ("noise", str(tmp_path / "none.txt")):
         with pytest.raises(UsageError, match=r"nor a file of texts .* texts cannot be generated"):
             load_public(name, like=like)

@@ -8,6 +8,7 @@ from fedchoir.data.public import load_public
 from fedchoir.data.registry import info
 from fedchoir.data.scenario import load_scenario
 from fedchoir.utils.errors import UsageError
+from fedchoir.utils.plugins import load_file
 
 CODE = """
 import torch
@@ -28,6 +29,12 @@ def wide():
 
 def number():
     return 3
+
+calls = []
+
+def counted():
+    calls.append(1)
+    return clients()
 """
 
 
@@ -47,6 +54,13 @@ def test_a_function_that_returns_datasets(mine: str) -> None:
     assert (len(public), public.samples.inputs.shape) == (20, (20, 4))
 
 
+def test_a_function_is_called_once(mine: str) -> None:
+    for _ in range(2):
+        info(f"{mine}:counted")
+        load_scenario(f"{mine}:counted")
+    assert len(load_file(mine, "test").calls) == 1
+
+
 def test_what_cannot_be_used_is_one_line(mine: str) -> None:
     with pytest.raises(UsageError, match="returned a int; wanted a dict from client name to Dataset"):
         load_scenario(f"{mine}:number")
@@ -55,5 +69,7 @@ def test_what_cannot_be_used_is_one_line(mine: str) -> None:
         load_public(f"{mine}:wide", like=like)
     with pytest.raises(UsageError, match=r"'photos' should be FILE\.py:FUNCTION"):
         load_public("photos", like=like)
+    with pytest.raises(UsageError, match=r"--public is missing: .* tensor samples; it could be FILE\.py:FUNCTION"):
+        load_public("", like=like)
     with pytest.raises(UsageError, match="nothing called 'other'"):
         load_scenario(f"{mine}:other")

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
-from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from fedchoir.data.image.dicom import SUFFIXES as DICOM_SUFFIXES
 from fedchoir.data.image.dicom import read_dicom
 from fedchoir.data.image.resize import Resize
 from fedchoir.utils.errors import UsageError
 
-SUFFIXES = (*IMG_EXTENSIONS, *DICOM_SUFFIXES)
+SUFFIXES = (
+    ".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", *DICOM_SUFFIXES
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fedchoir.data.registry import ScenarioInfo
 
 __all__ = [
-    "DEFAULT_PUBLIC", "HOMOGENEOUS_MODEL", "MODELS", "PUBLIC", "SUFFIXES", "TYPES",
+    "DEFAULT_PUBLIC", "HOMOGENEOUS_MODEL", "MODELS", "PUBLIC", "PUBLIC_FILES", "SUFFIXES", "TYPES",
     "load_domains", "load_public", "read_clients",
 ]  # fmt: skip
 
@@ -31,6 +31,7 @@ SUFFIXES = (".npz",)
 TYPES: tuple[type, ...] = (ImageSet, MappedTensor, RowFile, MemoryRows)
 MODELS = ("resnet10", "resnet12", "efficientnet_b0", "mobilenet_v2")
 HOMOGENEOUS_MODEL = "resnet12"
+PUBLIC_FILES = "a folder of images or an .npz file"
 DEFAULT_PUBLIC = "photos"
 
 

@@ -1,13 +1,11 @@
 """The six data sets that torchvision downloads, read in its on-disk layout."""
 
-from collections.abc import Callable
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torchvision import datasets
 
 from fedchoir.data.domain import Raw
 from fedchoir.data.image.files import data_root, plain
@@ -16,19 +14,21 @@ from fedchoir.data.image.pixels import as_images
 from fedchoir.data.image.resize import Resize
 from fedchoir.utils.errors import UsageError
 
-SETS: dict[str, tuple[Callable[..., Any], str]] = {  # torchvision's class, and a file that shows that it is there
-    "mnist": (datasets.MNIST, "MNIST/raw"),
-    "usps": (datasets.USPS, "usps.bz2"),
-    "svhn": (datasets.SVHN, "train_32x32.mat"),
-    "cifar10": (datasets.CIFAR10, "cifar-10-batches-py"),
-    "cifar100": (datasets.CIFAR100, "cifar-100-python"),
-    "fashion_mnist": (datasets.FashionMNIST, "FashionMNIST/raw"),
+SETS: dict[str, tuple[str, str]] = {  # torchvision's class, and a file that shows that it is there
+    "mnist": ("MNIST", "MNIST/raw"),
+    "usps": ("USPS", "usps.bz2"),
+    "svhn": ("SVHN", "train_32x32.mat"),
+    "cifar10": ("CIFAR10", "cifar-10-batches-py"),
+    "cifar100": ("CIFAR100", "cifar-100-python"),
+    "fashion_mnist": ("FashionMNIST", "FashionMNIST/raw"),
 }
 
 
 def open_set(name: str, root: Path, *, download: bool = False) -> list[Any]:
     """The training and test splits of a torchvision data set."""
-    kind, _ = SETS[name]
+    from torchvision import datasets  # not above: it takes a second to import
+
+    kind = getattr(datasets, SETS[name][0])
     splits = ({"split": "train"}, {"split": "test"}) if name == "svhn" else ({"train": True}, {"train": False})
     return [kind(root, download=download, **split) for split in splits]
 

@@ -24,6 +24,7 @@ SUFFIXES = (".npz",)
 TYPES: tuple[type, ...] = (SeriesSet,)
 MODELS = ("cnn1d", "gru", "transformer")
 HOMOGENEOUS_MODEL = "cnn1d"
+PUBLIC_FILES = "an .npz file of series"
 DEFAULT_PUBLIC = "noise"
 PUBLIC: dict[str, str] = {
     "noise": "band-limited noise, generated alike at every site",

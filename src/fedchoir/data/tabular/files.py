@@ -26,14 +26,18 @@ def read_table(path: Path) -> pd.DataFrame:
         raise UsageError(
             f"{path}: a pickle file, which can run programs when it is read; save the table as CSV or Parquet"
         )
-    frame = _read_parquet(path) if start == b"PAR1" else _read_csv(path)
-    frame.columns = [str(name).strip() for name in frame.columns]
-    keys = [key(name) for name in frame.columns]
+    return checked(_read_parquet(path) if start == b"PAR1" else _read_csv(path), str(path))
+
+
+def checked(frame: pd.DataFrame, where: str) -> pd.DataFrame:
+    """A table whose columns have one name each, and that has rows; ``where`` it is from, for errors."""
+    names = [str(name).strip() for name in frame.columns]
+    keys = [key(name) for name in names]
     if twice := [name for name in keys if keys.count(name) > 1]:
-        raise UsageError(f"{path}: the column {twice[0]!r} occurs twice")
+        raise UsageError(f"{where}: the column {twice[0]!r} occurs twice")
     if not len(frame):
-        raise UsageError(f"{path}: a header and no rows")
-    return frame
+        raise UsageError(f"{where}: a header and no rows")
+    return frame.set_axis(names, axis=1)
 
 
 def _read_csv(path: Path) -> pd.DataFrame:

@@ -5,23 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pandas as pd
 import torch
 
 from fedchoir.data.domain import Domain, Progress, Raw, domain_from
 from fedchoir.data.options import DataOptions
+from fedchoir.data.own_functions import clients_of
 from fedchoir.data.samples import Samples, unlabeled
 from fedchoir.data.tabular import heart
 from fedchoir.data.tabular.alignment import agree, compare, shown, with_ranges
 from fedchoir.data.tabular.cells import store
 from fedchoir.data.tabular.column import Alignment, Column, key
 from fedchoir.data.tabular.encoder import Encoder, Encoding
-from fedchoir.data.tabular.files import SUFFIXES, own_test_file, read_table
+from fedchoir.data.tabular.files import SUFFIXES, checked, own_test_file, read_table
 from fedchoir.data.tabular.table_set import TableSet
 from fedchoir.data.tabular.target import class_names, labels_of, target_name, without
 from fedchoir.utils.errors import UsageError
+from fedchoir.utils.factories import is_factory, load_factory
 from fedchoir.utils.rng import generator
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ __all__ = ["SUFFIXES", "load_domains", "load_public", "read_clients", "read_tabl
 TYPES: tuple[type, ...] = (TableSet, Column, Encoding, Encoder)
 MODELS = ("logistic", "mlp", "res_mlp", "ft_transformer")
 HOMOGENEOUS_MODEL = "mlp"
+PUBLIC_FILES = "a .csv or .parquet file"
 DEFAULT_PUBLIC = "column-ranges"
 PUBLIC: dict[str, str] = {
     DEFAULT_PUBLIC: "rows drawn from the ranges and categories of the columns, alike at every site",
@@ -59,9 +62,19 @@ def read_clients(paths: Mapping[str, Path], options: DataOptions, progress: Prog
 def load_domains(
     info: ScenarioInfo, root: Path | None, options: DataOptions, progress: Progress | None
 ) -> list[Domain]:
-    """The hospitals of the heart disease data, which come with the package."""
+    """The data frames that a user's function returns, or the hospitals of the heart disease data."""
+    if is_factory(info.name):
+        return read_tables({name: _frames(name, given) for name, given in clients_of(info.name).items()}, options)
     agreed = {"target": heart.TARGET, "columns": options.columns or heart.COLUMNS}
     return read_tables({name: heart.hospital(name) for name in info.sources}, options.model_copy(update=agreed))
+
+
+def _frames(name: str, given: Any) -> Rows:
+    """The rows of a client from a user's function, which keeps its own data frames."""
+    splits = (given,) if isinstance(given, pd.DataFrame) else given
+    places = (name, f"the test rows of {name}")
+    found = [checked(frame, where).reset_index(drop=True) for frame, where in zip(splits, places, strict=False)]
+    return found[0] if len(found) == 1 else (found[0], found[1])
 
 
 def read_tables(clients: Mapping[str, Rows], options: DataOptions) -> list[Domain]:
@@ -69,7 +82,7 @@ def read_tables(clients: Mapping[str, Rows], options: DataOptions) -> list[Domai
     rows = {name: _split(given) for name, given in clients.items()}
     training = {name: frames[0] for name, frames in rows.items()}
     target, notes = target_name(training, options.target)
-    classes = class_names(training, target)
+    classes = options.classes or class_names(training, target)
     inputs = {name: without(frame, target) for name, frame in training.items()}
     if options.columns:
         columns = options.columns
@@ -138,13 +151,24 @@ def load_public(request: PublicRequest, like: Samples | None) -> tuple[str, Samp
                 "; the ranges are those of all clients' rows, which only a simulation can see: real sites agree on them"
             )
         return DEFAULT_PUBLIC, draw_rows(like, request.size or DRAWN, request.seed), (note,)
+    if is_factory(request.name):
+        frame, where = load_factory(request.name, "public")(), f"public set {request.name}"
+        if not isinstance(frame, pd.DataFrame):
+            raise UsageError(
+                f"{where}: a {type(frame).__name__} is returned; wanted a pandas DataFrame, as the clients'"
+            )
+        return request.name, *_public_rows(checked(frame, where), like, where, where)
     path = Path(request.name).expanduser()
     if path.suffix.lower() not in SUFFIXES:
         raise UsageError(f"public: {request.name!r} is neither {DEFAULT_PUBLIC!r} nor a {' or '.join(SUFFIXES)} file")
-    frame = read_table(path)
-    notes = _fitting(f"public set {path.name}", frame, like.columns, "by-name")
-    rows = store(frame, like.columns, str(path))
-    return path.name, replace(like, inputs=rows, labels=unlabeled(len(rows)), encoder="client"), notes
+    return path.name, *_public_rows(read_table(path), like, f"public set {path.name}", str(path))
+
+
+def _public_rows(frame: pd.DataFrame, like: TableSet, name: str, where: str) -> tuple[TableSet, tuple[str, ...]]:
+    """Unlabeled rows with the columns of the clients', and notes."""
+    notes = _fitting(name, frame, like.columns, "by-name")
+    rows = store(frame, like.columns, where)
+    return replace(like, inputs=rows, labels=unlabeled(len(rows)), encoder="client"), notes
 
 
 def draw_rows(like: TableSet, size: int, seed: int) -> TableSet:

@@ -25,14 +25,17 @@ class Texts:
     splits: list[str] | None
 
 
-def read_texts(path: Path, text_column: str = "", target: str = "", *, labelled: bool = True) -> Texts:
+def read_texts(
+    path: Path, text_column: str = "", target: str = "", *, labelled: bool = True, strict: bool = True
+) -> Texts:
     """Read a file of texts.
 
-    The columns are those named, else the first of `TEXT_COLUMNS` and of `LABEL_COLUMNS` that the file has. A column
-    ``split`` with the values train and test makes a test split.
+    The columns are those named, else the first of `TEXT_COLUMNS` and of `LABEL_COLUMNS` that the file has. A file
+    without the named text column is an error if ``strict``. A column ``split`` with the values train and test makes a
+    test split.
     """
     rows = read_rows(path)
-    text = _column(path, rows, text_column, TEXT_COLUMNS, "text_column")
+    text = _column(path, rows, text_column, TEXT_COLUMNS, "text_column", strict)
     label = _column(path, rows, target, LABEL_COLUMNS, "target") if labelled else ""
     return Texts(
         texts=[_value(path, i, row, text) for i, row in enumerate(rows, start=1)],
@@ -88,16 +91,19 @@ def _csv_rows(path: Path) -> list[dict[str, Any]]:
     return [{str(key): value for key, value in row.items()} for row in table.to_dict("records")]
 
 
-def _column(path: Path, rows: Sequence[dict[str, Any]], named: str, usual: tuple[str, ...], option: str) -> str:
+def _column(
+    path: Path, rows: Sequence[dict[str, Any]], named: str, usual: tuple[str, ...], option: str, strict: bool = True
+) -> str:
     """The column of an option: the one named, or the first of the usual names."""
     known = rows[0].keys()
-    if named:
-        if named not in known:
-            raise UsageError(f"{path}: {option} = {named!r} is not one of its columns: {', '.join(known)}")
+    if named in known:
         return named
+    if named and strict:
+        raise UsageError(f"{path}: {option} = {named!r} is not one of its columns: {', '.join(known)}")
     found = next((name for name in usual if name in known), None)
     if found is None:
-        raise UsageError(f"{path}: none of its columns ({', '.join(known)}) is called {', '.join(usual)}; set {option}")
+        wanted, hint = (f"{named} ({option}), ", "") if named else ("", f"; set {option}")
+        raise UsageError(f"{path}: none of its columns ({', '.join(known)}) is called {wanted}{', '.join(usual)}{hint}")
     return found
 
 

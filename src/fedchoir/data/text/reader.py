@@ -30,13 +30,14 @@ if TYPE_CHECKING:
     from fedchoir.data.registry import ScenarioInfo
 
 __all__ = [
-    "DEFAULT_PUBLIC", "HOMOGENEOUS_MODEL", "MODELS", "PUBLIC", "SUFFIXES", "TYPES",
+    "DEFAULT_PUBLIC", "HOMOGENEOUS_MODEL", "MODELS", "PUBLIC", "PUBLIC_FILES", "SUFFIXES", "TYPES",
     "load_domains", "load_public", "read_clients",
 ]  # fmt: skip
 
 TYPES: tuple[type, ...] = (TextSet, HashTokenizer, VocabularyTokenizer, HuggingFaceTokenizer, GivenIds)
 MODELS = ("bag_of_embeddings", "textcnn", "bigru", "transformer")
 HOMOGENEOUS_MODEL = "textcnn"
+PUBLIC_FILES = "a .jsonl, .jsonl.gz, .csv or .txt file of texts"
 DEFAULT_PUBLIC = ""  # texts cannot be generated
 PUBLIC: dict[str, str] = {"amazon-reviews": "a quarter of the reviews of every domain, without labels"}
 
@@ -72,7 +73,8 @@ def _raw(path: Path, tokenizer: Tokenizer, options: DataOptions) -> Raw:
     assert found.labels is not None
     classes = tuple(sorted(set(found.labels)))
     labels = torch.tensor([classes.index(label) for label in found.labels])
-    samples = TextSet(encode(found.texts, tokenizer, options.max_length), labels, tokenizer)
+    ids = encode(found.texts, tokenizer, options.max_length)
+    samples = TextSet(ids, labels, tokenizer, options.text_column)
     if found.splits is None:
         return Raw(samples, None, classes)
     is_test = torch.tensor([split == "test" for split in found.splits])
@@ -86,7 +88,8 @@ def load_public(request: PublicRequest, like: Samples | None) -> tuple[str, Samp
     assert isinstance(like, TextSet)
     tokenizer, length = like.tokenizer, like.inputs.shape[1]
     if request.name in PUBLIC:
-        first, *others = [load_reviews(name, request.root, tokenizer, length)[1] for name in DOMAINS]
+        used = [name for name in DOMAINS if name != request.held_out]
+        first, *others = [load_reviews(name, request.root, tokenizer, length)[1] for name in used]
         return request.name, first.joined(*others), ()
     path = Path(request.name).expanduser()
     if not path.is_file() or not path.name.endswith((*SUFFIXES, ".csv", ".txt")):
@@ -94,5 +97,5 @@ def load_public(request: PublicRequest, like: Samples | None) -> tuple[str, Samp
             f"public: {request.name!r} is neither {', '.join(PUBLIC)} nor a file of texts (.jsonl, .jsonl.gz, .csv "
             "with a text column, .txt with one text a line); give one with --public: texts cannot be generated"
         )
-    texts = read_texts(path, labelled=False).texts
+    texts = read_texts(path, like.text_column, labelled=False, strict=False).texts
     return request.name, TextSet(encode(texts, tokenizer, length), unlabeled(len(texts)), tokenizer), ()

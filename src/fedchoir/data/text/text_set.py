@@ -36,9 +36,11 @@ class TextSet(Samples):
 
     Attributes:
         tokenizer: made the ids.
+        text_column: the option of that name with which the texts were read, for those of a public set.
     """
 
     tokenizer: Tokenizer = field(default_factory=HashTokenizer)
+    text_column: str = ""
 
     modality: ClassVar[str] = "text"
     augmentations: ClassVar[tuple[str, ...]] = tuple(DROPOUT)

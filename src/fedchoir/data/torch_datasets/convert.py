@@ -14,6 +14,7 @@ from fedchoir.data.image.image_set import ImageSet
 from fedchoir.data.image.pixels import as_images
 from fedchoir.data.image.resize import Resize
 from fedchoir.data.options import DataOptions
+from fedchoir.data.own_functions import is_table
 from fedchoir.data.samples import Samples, unlabeled
 from fedchoir.data.series.series_set import SeriesSet
 from fedchoir.data.text.text_set import TextSet
@@ -54,6 +55,8 @@ def public_from(name: str, data: Any, like: Samples | None, options: DataOptions
 
 def read_items(name: str, data: Any, *, labelled: bool = True) -> Items:
     """Read every item once, in the order of its index."""
+    if is_table(data):
+        raise UsageError(f"{name}: a pandas DataFrame is given where a Dataset is wanted, as for the other samples")
     if isinstance(data, IterableDataset) or not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
         raise UsageError(f"{name}: {type(data).__name__} is not a map-style Dataset, with __len__ and __getitem__")
     if not len(data):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedchoir.data.domain import Domain, Progress, domain_from
 from fedchoir.data.options import DataOptions
+from fedchoir.data.own_functions import clients_of
 from fedchoir.data.samples import Samples
 from fedchoir.data.torch_datasets.convert import public_from, raw_from
 from fedchoir.data.torch_datasets.tensor_set import TensorSet
@@ -25,16 +26,7 @@ MODELS = ("mlp",)
 HOMOGENEOUS_MODEL = "mlp"
 DEFAULT_PUBLIC = ""
 PUBLIC: dict[str, str] = {}
-
-
-def datasets_of(name: str) -> dict[str, Any]:
-    """Client name → Dataset, or (training, test) pair, in the order of the function's dict."""
-    found = load_factory(name, "scenario")()
-    if not isinstance(found, Mapping) or not found:
-        raise UsageError(
-            f"scenario: {name} returned a {type(found).__name__}; wanted a dict from client name to Dataset"
-        )
-    return {str(client): data for client, data in found.items()}
+PUBLIC_FILES = ""
 
 
 def load_domains(
@@ -42,7 +34,7 @@ def load_domains(
 ) -> list[Domain]:
     """One domain for each client that the function returns."""
     domains = []
-    datasets = datasets_of(info.name)
+    datasets = clients_of(info.name)
     for count, (name, data) in enumerate(datasets.items(), start=1):
         domains.append(read_client(name, data, options))
         if progress is not None:

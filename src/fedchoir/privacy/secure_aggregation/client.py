@@ -155,6 +155,10 @@ class SecureAggregationClient:
             raise SecureAggregationError(
                 f"refused: the sum is for exchange {request['exchange']}, and this is {list(terms.exchange)}"
             )
+        if request["strict"] and request.get("received", "") != terms.received:
+            raise SecureAggregationError(
+                "refused: the other sites of this sum received something else from the server than this site"
+            )
         self._answers.fix_sites(terms.sites)
         needed = threshold_of(len(terms.sites))
         if int(request["threshold"]) != needed or int(keys["threshold"]) != needed:

@@ -15,10 +15,11 @@ KEYS_OF_A_SITE = ("mask", "commitment", "number", "signature")
 
 
 def sum_context(request: Request, weights: Weights) -> bytes:
-    """A hash of everything that defines a sum: exchange, participants, keys and weights. Masks cancel, and signatures
-    are valid, only among participants whose contexts are equal."""
+    """A hash of everything that defines a sum: exchange, participants, keys, weights and, in a strict sum, what the
+    participants have received before. Masks cancel, and signatures are valid, only among participants whose contexts
+    are equal."""
     names = ("sum", "exchange", "key_shares", "encryption_keys", "threshold", "strict")
-    message = {**{name: request[name] for name in names}, "weights": weights}
+    message = {**{name: request[name] for name in names}, "weights": weights, "received": request.get("received", "")}
     return hashlib.sha256(json.dumps(message, sort_keys=True).encode()).digest()
 
 

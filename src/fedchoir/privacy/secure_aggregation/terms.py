@@ -35,6 +35,7 @@ class SumTerms:
     exchange: tuple[int, int]  # the round, and the number among the exchanges of this round
     sites: tuple[str, ...]  # the names of all clients of the federation
     weights: Mapping[str, Sequence[float]]  # of all clients, by payload name; an empty sequence: all alike
+    received: str = ""  # a hash of everything that this client has received in the run
 
     def weights_of(self, participants: Iterable[int]) -> Weights:
         """The weights of some clients, relative to the largest."""
