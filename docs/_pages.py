@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain, islice
 from typing import Any
 
 import click
@@ -15,11 +17,15 @@ from mkdocs.structure.files import File, Files
 from fedchoir import losses, methods
 from fedchoir.cli.app import app
 from fedchoir.core.federation_spec import ClientInfo, FederationSpec
+from fedchoir.core.script import action_sequences
 from fedchoir.core.settings import Settings
 from fedchoir.experiments.config import make_params
 from fedchoir.methods.base import Method
-from fedchoir.payload import declared_by
+from fedchoir.methods.shared_features import SharedFeatures
+from fedchoir.methods.sliced_model import SlicedModel
+from fedchoir.payload import KEPT, MODEL, MODULE, declared_by
 from fedchoir.reporting.listings import effective_options
+from fedchoir.utils.errors import UsageError
 
 EXAMPLE = FederationSpec(
     classes=tuple(map(str, range(10))),
@@ -76,7 +82,67 @@ def overview() -> str:
         "Each method is one file in `src/fedchoir/methods/`. These pages are generated from that code: the round, the "
         "payload, the equations of the losses, and the options.\n\n"
     )
-    return "# Methods\n\n" + introduction + "\n\n".join(tables) + "\n"
+    return "# Methods\n\n" + introduction + "\n\n".join([*tables, method_map()]) + "\n"
+
+
+def method_map() -> str:
+    """Return one table for all methods: what is exchanged, what must be equal, what stays at a client."""
+    rows = []
+    for name, cls in methods.registry().items():
+        method = example(cls)
+        sent = exchanged(method)
+        secure = "no" if cls.requires_individual_payloads(method.params) else "yes"
+        facts = [", ".join(f"`{key}` {shape}" for key, shape in sent.items()) or "nothing", equal(cls, sent),
+                 stays(sent), secure if sent else "–", "yes" if cls.supports_dp else "no"]  # fmt: skip
+        rows.append(f"| [`{name}`]({slug(name)}.md) | " + " | ".join(map(cell, facts)) + " |")
+    introduction = (
+        "What clients send in two rounds with the default options, where they have different architectures if the "
+        "method allows that. *model*: all weights of the client's model; *module*: those of an auxiliary network; B: "
+        "public samples of a batch, C: classes, d: features, K: clients. Where all clients have one architecture, "
+        "methods with a public set also average weights, unless `average=never`.\n\n"
+    )
+    head = "| method | clients send | equal at all clients | stays at a client | secure aggregation | DP |\n"
+    return "## Map\n\n" + introduction + head + "|---|---|---|---|---|---|\n" + "\n".join(rows)
+
+
+def example(cls: type[Method]) -> Method:
+    """Return the method in a federation of different architectures, or of one where it needs that."""
+    params = make_params(cls, None, "fixed", {})
+    names = ("resnet10", "resnet12", "simple_cnn", "mlp")
+    clients = tuple(replace(client, model=model) for client, model in zip(EXAMPLE.clients, names, strict=True))
+    try:
+        return cls(params, replace(EXAMPLE, clients=clients))
+    except UsageError:
+        return cls(params, EXAMPLE)
+
+
+def exchanged(method: Method) -> dict[str, str]:
+    """Return name and shape of everything that a client sends; tensors of one network are one entry."""
+    fields: dict[str, str] = {}
+    for action in chain.from_iterable(islice(action_sequences(method), 2)):
+        if action.kind == "exchange":
+            declared = declared_by(getattr(method, action.function))
+            fields |= {key.split("/")[0]: MODULE if "/" in key else shape for key, shape in declared.items()
+                       if shape != KEPT and (MODEL not in declared.values() or "/" not in key)}  # fmt: skip
+    return fields
+
+
+def equal(cls: type[Method], sent: dict[str, str]) -> str:
+    sliced = issubclass(cls, SlicedModel)
+    facts = {
+        "architecture up to its width": sliced,
+        "architecture": not cls.heterogeneous and not sliced,
+        "feature width (a projection makes it so)": issubclass(cls, SharedFeatures),
+        "a small network": cls.heterogeneous and MODULE in sent.values() and not issubclass(cls, SharedFeatures),
+        "public set": cls.needs_public,
+    }
+    return ", ".join(fact for fact, holds in facts.items() if holds) or "nothing"
+
+
+def stays(sent: dict[str, str]) -> str:
+    if MODEL in sent.values():
+        return "samples"
+    return "samples, model without its head" if "head" in sent else "samples, model"
 
 
 def method_page(name: str, cls: type[Method]) -> str:

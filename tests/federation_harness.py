@@ -19,11 +19,11 @@ from fedchoir.payload import Payload
 class FederationHarness:
     """The clients, the method and the server of an experiment. It writes no files."""
 
-    def __init__(self, experiment: Experiment) -> None:
+    def __init__(self, experiment: Experiment, device: str = "cpu") -> None:
         self.method: Any
         self.method, scenario, public = prepare(make_plan(experiment))
         self.spec = self.method.spec
-        self.engine = LocalEngine(self.method, scenario, public, device=torch.device("cpu"))
+        self.engine = LocalEngine(self.method, scenario, public, device=torch.device(device))
         self.clients: list[Client] = self.engine.clients
         self._rounds = Server(self.method, self.engine, tuple(scenario.tests)).rounds()
 

@@ -129,9 +129,11 @@ def test_an_obstacle_may_depend_on_the_options() -> None:
 # -- one step ----------------------------------------------------------------------------------------------------------
 
 
-def solo_client(small: Callable[..., Experiment], model: str, **settings: Any) -> tuple[Any, Client]:
+def solo_client(
+    small: Callable[..., Experiment], model: str, device: str = "cpu", **settings: Any
+) -> tuple[Any, Client]:
     """The method SOLO and its first client."""
-    harness = FederationHarness(small("solo", rounds=1, models=(model,), settings=settings))
+    harness = FederationHarness(small("solo", rounds=1, models=(model,), settings=settings), device)
     return harness.method, harness.clients[0]
 
 
@@ -199,6 +201,40 @@ def test_the_noise_of_a_real_site_has_the_declared_size(small: Callable[..., Exp
     before = weights(client)
     client.trainer.train(client, local_optimizer(client), method.supervised_loss, [empty])
     assert float((weights(client) - before).std()) == pytest.approx(3.0 * 0.5 / 24, rel=0.05)
+
+
+@pytest.mark.parametrize("real", [False, True], ids=["simulation", "real site"])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_noise_reaches_the_model_on_its_device(device: str, real: bool, small: Callable[..., Experiment]) -> None:
+    """The review found that noise on CUDA came from a CPU generator, which fails there."""
+    method, client = solo_client(small, "mlp", device, **PLAIN_SGD, dp_noise=3.0, dp_clip=0.5)
+    if real:
+        client.secure_random = SecureRandom()
+    first = next(iter(client.private_batches.batches(range(1), {})))
+    empty = Batch(first.inputs[:0], first.labels[:0])
+    before = weights(client)
+    client.trainer.train(client, local_optimizer(client), method.supervised_loss, [empty])
+    moved = weights(client) - before
+    assert moved.device.type == device
+    assert float(moved.std()) == pytest.approx(3.0 * 0.5 / 24, rel=0.05)
+    method.local_update(client)  # a whole phase, with samples
+    assert torch.isfinite(weights(client)).all()
+
+
+@pytest.mark.parametrize("real", [False, True], ids=["simulation", "real site"])
+def test_noise_is_moved_to_the_device_of_the_gradients(real: bool, small: Callable[..., Experiment]) -> None:
+    """The same without a GPU: tensors of the device "meta" accept none from the CPU, either."""
+    _, client = solo_client(small, "mlp", **PLAIN_SGD, dp_noise=3.0, dp_clip=0.5)
+    if real:
+        client.secure_random = SecureRandom()
+    client.model.to("meta")
+    optimizer: Any = local_optimizer(client)
+    for p in optimizer.params:
+        p.summed_grad = torch.zeros_like(p)
+    with pytest.raises(RuntimeError, match="device"):
+        _ = optimizer.params[0].summed_grad + torch.ones(optimizer.params[0].shape)
+    optimizer.add_noise()
+    assert {p.grad.device.type for p in optimizer.params} == {"meta"}
 
 
 def test_steps_on_public_samples_have_no_noise(small: Callable[..., Experiment]) -> None:

@@ -38,8 +38,8 @@ def are_tables(clients: Mapping[str, Any]) -> bool:
     for name, found in tables.items():
         if not found or not all(found) or len(found) > 2:
             raise UsageError(
-                f"scenario: {name} has {_kinds(splits[name])}; wanted one pandas DataFrame, or one for training and one "
-                "for testing, for every client"
+                f"scenario: {name} has {_kinds(splits[name])}; wanted one pandas DataFrame, or one for training and "
+                "one for testing, for every client"
             )
     return True
 

@@ -64,9 +64,8 @@ class Agreement:
         for name in sorted({*request.settings, *self.settings}):
             asked, agreed = request.settings.get(name), self.settings.get(name)
             if asked != agreed:
-                raise MessageError(
-                    f"refused: the server asks for {name} = {asked!r}, and the agreed file has {agreed!r}"
-                )
+                shown = "another path" if isinstance(agreed, str) and Path(agreed).name != agreed else repr(agreed)
+                raise MessageError(f"refused: the server asks for {name} = {asked!r}, and the agreed file has {shown}")
         asked = {key: value for key, value in (request.public or {}).items() if key != "digest"}
         if asked != dict(self.public or {}):
             raise MessageError("refused: the server names another public set than the agreed file")

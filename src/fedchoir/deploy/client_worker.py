@@ -32,13 +32,12 @@ from fedchoir.engines.messages import Envelope, pack_reply, unpack_reply
 from fedchoir.methods.base import Method
 from fedchoir.models.trust import only_own_models
 from fedchoir.payload import Payload
-from fedchoir.privacy.budget import PrivacyBudget, Release
+from fedchoir.privacy.budget import BudgetExceededError, PrivacyBudget, Release
 from fedchoir.privacy.noise import SecureRandom
 from fedchoir.privacy.secure_aggregation.client import SecureAggregationClient
 from fedchoir.privacy.secure_aggregation.peer_keys import Identity, UnverifiedPeers
 from fedchoir.privacy.secure_aggregation.store import FolderStore
 from fedchoir.utils.devices import pick_device
-from fedchoir.utils.errors import UsageError
 
 
 @dataclass
@@ -251,7 +250,7 @@ class ClientWorker:
         try:
             before = budget.epsilon()
             epsilon = budget.spend(release, run=run, round=client.round)
-        except UsageError as error:
+        except BudgetExceededError as error:  # any other error names a file, and is for the site's operator alone
             raise MessageError(str(error)) from None
         of = "" if limit is None else f" of {limit:g}"
         return f"; {release.steps} noisy steps cost ε {epsilon - before:.2f}, now {epsilon:.2f}{of}"

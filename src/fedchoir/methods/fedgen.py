@@ -5,13 +5,16 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
+from fedchoir.core.aggregation import weighted_mean
 from fedchoir.losses import feature_diversity, kd
 from fedchoir.losses._common import one_hot
-from fedchoir.methods.api import Aggregator, Batch, ByName, Client, Exchange, Field, Round, Script, mean
+from fedchoir.methods.api import Aggregator, Batch, ByName, Client, Exchange, Field, Round, Script
 from fedchoir.methods.fedct import Classifier
 from fedchoir.methods.lg_fedavg import LGFedAvg, LGFedAvgParams, head_fields
 from fedchoir.payload import Declaration, Payload, sends, state_payload
 from fedchoir.utils.rng import generator, seeded
+
+ROUNDING = 5e-5  # of a secure mean: a class with a smaller share counts as absent
 
 
 class FedGenParams(LGFedAvgParams):
@@ -42,7 +45,7 @@ class Generator(nn.Module):
 
 
 def fields(method: "FedGen") -> Declaration:
-    return {**head_fields(method), "counts": "C"}
+    return {**head_fields(method), "share": "C"}
 
 
 class FedGen(LGFedAvg):
@@ -72,31 +75,30 @@ class FedGen(LGFedAvg):
     # -- server ----------------------------------------------------------------------------------------------------
 
     def update_head(self, r: Round) -> Script:
-        average = yield Exchange(self.share_head_and_counts, aggregator=self.head_and_counts)
-        counts = average["counts"].cpu()
-        counts = counts.where(
-            counts > 0.5 / len(self.spec.clients), torch.zeros_like(counts)
-        )  # secure sums are rounded
+        average = yield Exchange(self.share_head_and_classes, aggregator=self.head_and_classes)
+        share = average["share"].cpu()
+        share = share.where(share > ROUNDING, torch.zeros_like(share))
         head = {name: t.cpu() for name, t in average.under("head").items()}
-        trained = self.train_generator(head, counts, r.index)
+        trained = self.train_generator(head, share, r.index)
         self.server = {
-            **state_payload("head", head), **state_payload("generator", trained.state_dict()), "counts": counts
+            **state_payload("head", head), **state_payload("generator", trained.state_dict()), "share": share
         }  # fmt: skip
 
     @sends(fields)
-    def share_head_and_counts(self, client: Client) -> Payload:
-        """The head, and how many samples each class has (C)."""
-        return Payload({**self.share_head(client)}, counts=client.class_counts().float())
+    def share_head_and_classes(self, client: Client) -> Payload:
+        """The head, and the share of each class in the private samples (C)."""
+        return Payload({**self.share_head(client)}, share=client.class_counts() / len(client.private))
 
-    def head_and_counts(self) -> Aggregator:
-        return ByName({"head": self.weighting, "counts": mean})
+    def head_and_classes(self) -> Aggregator:
+        sizes = [info.train for info in self.spec.clients]  # the mean is then the share in all samples
+        return ByName({"head": self.weighting, "share": weighted_mean(sizes)})
 
     def new_generator(self) -> Generator:
         p = self.params
         with seeded(self.spec.seed, "generator"):
             return Generator(p.noise_dim, len(self.spec.classes), p.hidden_dim, self.feature_dim)
 
-    def train_generator(self, head: dict[str, Tensor], counts: Tensor, index: int) -> Generator:
+    def train_generator(self, head: dict[str, Tensor], share: Tensor, index: int) -> Generator:
         """The generator after a round's steps; without any samples it stays as it was."""
         p, made, classifier = self.params, self.new_generator(), Classifier(self.architecture)
         if known := Payload(self.server).under("generator"):
@@ -105,37 +107,37 @@ class FedGen(LGFedAvg):
         optimizer = torch.optim.Adam(made.parameters(), lr=p.generator_lr)
         draw = generator(self.spec.seed, "generator", index)
         with torch.enable_grad():
-            for _ in range(p.generator_steps if float(counts.sum()) > 0 else 0):
-                noise, labels = self.draw(counts, p.generator_batch, draw)
-                features = made(noise, one_hot(labels, len(counts)).float())
+            for _ in range(p.generator_steps if float(share.sum()) > 0 else 0):
+                noise, labels = self.draw(share, p.generator_batch, draw)
+                features = made(noise, one_hot(labels, len(share)).float())
                 loss = cross_entropy(functional_call(classifier, weights, (features,)), labels)
                 optimizer.zero_grad()
                 (loss + p.diversity * feature_diversity(noise, features)).backward()
                 optimizer.step()
         return made
 
-    def draw(self, counts: Tensor, size: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
+    def draw(self, share: Tensor, size: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
         """Noise and labels for so many features."""
-        labels = torch.multinomial(counts, size, replacement=True, generator=draw)
+        labels = torch.multinomial(share, size, replacement=True, generator=draw)
         return torch.randn(size, self.params.noise_dim, generator=draw), labels
 
     # -- clients ---------------------------------------------------------------------------------------------------
 
     def load_head(self, client: Client, received: Payload) -> None:
         super().load_head(client, received)
-        client.memory["generator"], client.memory["counts"] = received.under("generator"), received["counts"]
+        client.memory["generator"], client.memory["share"] = received.under("generator"), received["share"]
 
     def local_update(self, client: Client) -> None:
-        if "generator" not in client.memory or float(client.stored_tensor("counts").sum()) <= 0:
+        if "generator" not in client.memory or float(client.stored_tensor("share").sum()) <= 0:
             client.train(self.supervised_loss)
             return
         made = self.new_generator().to(client.device).eval()
         made.load_state_dict(client.stored_weights("generator"))
-        counts, own = client.stored_tensor("counts").cpu(), client.private.labels
-        noise, drawn = (t.to(client.device) for t in self.draw(counts, len(own), client.generator("generated")))
+        share, own = client.stored_tensor("share").cpu(), client.private.labels
+        noise, drawn = (t.to(client.device) for t in self.draw(share, len(own), client.generator("generated")))
         labels = {"generated": drawn} | ({"alike": own} if self.params.latent_weight else {})
         with torch.no_grad():
-            features = {name: made(noise, one_hot(y, len(counts)).float()) for name, y in labels.items()}
+            features = {name: made(noise, one_hot(y, len(share)).float()) for name, y in labels.items()}
         client.train(self.local_loss, drawn=drawn, **features)
 
     def local_loss(self, client: Client, batch: Batch) -> Tensor:

@@ -15,6 +15,10 @@ from fedchoir.utils.errors import UsageError
 from fedchoir.utils.hash_chain import BrokenChainError, HashChain
 
 
+class BudgetExceededError(UsageError):
+    """A release that the budget does not allow. Unlike that of other errors, its text names no file of the site."""
+
+
 @dataclass(frozen=True)
 class Release:
     """Poisson-sampled Gaussian steps: the noise multiplier, the sampling rate and how many."""
@@ -40,10 +44,11 @@ class PrivacyBudget:
         return epsilon_of([*self.releases(), *more], self.delta)
 
     def spend(self, release: Release, **about: Any) -> float:
-        """Record a release before it is made; returns ε after it. Raises `UsageError` if it would exceed the limit."""
+        """Record a release before it is made; returns ε after it. Raises `BudgetExceededError` if it would exceed the
+        limit, and `UsageError` if the file was changed."""
         epsilon = self.epsilon(release)
         if self.limit is not None and epsilon > self.limit:
-            raise UsageError(
+            raise BudgetExceededError(
                 f"refused: this release would raise ε from {self.epsilon():.2f} to {epsilon:.2f} "
                 f"at δ = {self.delta:g}, and this site's budget is {self.limit:g}"
             )

@@ -43,18 +43,18 @@ class VerifiedPeers:
     def check(self, name: str, content: bytes, signature: bytes) -> None:
         if Path(name).name != name:
             raise SecureAggregationError(f"refused: {name!r} is not the name of a site")
-        path = self._folder / f"{name}.pub"
+        unknown = f"refused: the signature of {name} cannot be checked: "  # the server gets this text: no folder in it
         try:
-            key = serialization.load_ssh_public_key(path.read_bytes())
+            key = serialization.load_ssh_public_key((self._folder / f"{name}.pub").read_bytes())
             if not isinstance(key, ec.EllipticCurvePublicKey):
-                raise ValueError("not an elliptic-curve key")
+                raise ValueError
             key.verify(signature, content, ec.ECDSA(hashes.SHA384()))
         except InvalidSignature:
-            raise SecureAggregationError(f"refused: the signature of {name} is wrong ({path})") from None
-        except (OSError, ValueError, UnsupportedAlgorithm) as error:
-            raise SecureAggregationError(
-                f"refused: the signature of {name} cannot be checked: {path}: {error}"
-            ) from None
+            raise SecureAggregationError(f"refused: the signature of {name} is wrong") from None
+        except OSError:
+            raise SecureAggregationError(f"{unknown}this site cannot read {name}.pub") from None
+        except (ValueError, UnsupportedAlgorithm):
+            raise SecureAggregationError(f"{unknown}its {name}.pub is not an elliptic-curve key") from None
 
 
 def sign(path: Path, content: bytes) -> bytes:
