@@ -31,7 +31,7 @@ import torch
 from fedchoir import Experiment, run
 from fedchoir.core.result import load_result, read_events
 from fedchoir.experiments.config import make_plan
-from fedchoir.experiments.run import prepare
+from fedchoir.experiments.prepare import prepare
 from fedchoir.reporting.run_groups import rounds_to_target
 
 CONTRAST = [{"kappa": k, "tau2": 0.5} for k in (1.0, 0.1, 0.5, 2.0, 5.0)] + [

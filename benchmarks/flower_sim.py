@@ -45,7 +45,7 @@ from fedchoir.data.scenario import Scenario
 from fedchoir.engines.local.engine import LocalEngine
 from fedchoir.engines.multiprocess.engine import MultiprocessEngine
 from fedchoir.experiments.config import make_plan
-from fedchoir.experiments.run import make_spec, prepare
+from fedchoir.experiments.prepare import make_spec, prepare
 from fedchoir.methods.base import Method
 from fedchoir.models import build
 from naive import Pictures

@@ -25,7 +25,8 @@ from fedchoir.core.training import EagerTrainer
 from fedchoir.engines.factory import started_engine
 from fedchoir.engines.local.engine import LocalEngine
 from fedchoir.experiments.config import make_plan
-from fedchoir.experiments.run import matmul_precision, prepare
+from fedchoir.experiments.prepare import prepare
+from fedchoir.experiments.run import matmul_precision
 from fedchoir.utils.devices import pick_devices
 
 

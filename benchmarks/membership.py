@@ -27,7 +27,7 @@ from fedchoir.data.image.image_set import ImageSet
 from fedchoir.data.image.pixels import normalise
 from fedchoir.engines.local.engine import LocalEngine
 from fedchoir.experiments.config import make_plan
-from fedchoir.experiments.run import prepare
+from fedchoir.experiments.prepare import prepare
 from fedchoir.models import build
 from fedchoir.privacy import dp, membership
 from fedchoir.utils.rng import seeded

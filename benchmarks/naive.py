@@ -36,7 +36,8 @@ from fedchoir.core.training import Batch, Loss, Trainer
 from fedchoir.engines.factory import started_engine
 from fedchoir.engines.local.engine import LocalEngine, fast_trainer
 from fedchoir.experiments.config import Plan, make_plan
-from fedchoir.experiments.run import matmul_precision, prepare
+from fedchoir.experiments.prepare import prepare
+from fedchoir.experiments.run import matmul_precision
 from fedchoir.losses import fccm, fisl, fntd, instance_similarity
 from fedchoir.utils.devices import pick_devices
 

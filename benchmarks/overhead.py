@@ -23,7 +23,7 @@ from fedchoir import Experiment
 from fedchoir.core.server import Server
 from fedchoir.engines.local.engine import LocalEngine
 from fedchoir.experiments.config import make_plan
-from fedchoir.experiments.run import prepare
+from fedchoir.experiments.prepare import prepare
 from fedchoir.losses import fccm, fisl, fntd, instance_similarity
 
 SETTINGS = {"local_epochs": 4, "local_batch": 32, "public_batch": 64, "public_size": 512, "evaluate_every": 1000}

@@ -12,7 +12,7 @@ from fedchoir.core.client import Client
 from fedchoir.core.server import Server
 from fedchoir.engines.local.engine import LocalEngine
 from fedchoir.experiments.config import make_plan
-from fedchoir.experiments.run import prepare
+from fedchoir.experiments.prepare import prepare
 from fedchoir.payload import Payload
 
 

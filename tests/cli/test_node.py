@@ -36,7 +36,8 @@ def federation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_init_writes_a_policy_from_options(federation: Path) -> None:
     text = call(
         "init", "--yes", "--federation", "federation.toml", "--max-epsilon", "8", "--hours", "22:00-06:00",
-        "--metrics", "no", "--min-sites", "3", "--max-runs", "2", "--max-parameters", "1000000", "--out", "site/policy.toml",
+        "--metrics", "no", "--min-sites", "3", "--max-runs", "2", "--max-parameters", "1000000",
+        "--out", "site/policy.toml",
     )  # fmt: skip
     assert "this site has agreed to" in text
     assert "fedmd, 10 rounds with a, b, c" in text

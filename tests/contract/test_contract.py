@@ -18,8 +18,8 @@ from fedchoir.core.actions import Action, Exchange
 from fedchoir.core.exchange import Reply
 from fedchoir.engines.local.engine import LocalEngine
 from fedchoir.experiments.config import make_plan
+from fedchoir.experiments.prepare import prepare
 from fedchoir.experiments.profiles import profile_options
-from fedchoir.experiments.run import prepare
 from fedchoir.payload import Payload, check, declared_by
 from fedchoir.utils.errors import QuorumError, UsageError
 

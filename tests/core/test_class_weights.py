@@ -17,7 +17,7 @@ from fedchoir import Experiment, run
 from fedchoir.core.class_weights import balanced_weights
 from fedchoir.engines.local.client_factory import new_client
 from fedchoir.experiments.config import make_plan
-from fedchoir.experiments.run import prepare
+from fedchoir.experiments.prepare import prepare
 from fedchoir.utils.errors import UsageError
 
 

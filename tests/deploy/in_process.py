@@ -24,7 +24,8 @@ from fedchoir.deploy.policy import Policy
 from fedchoir.deploy.site_data import LocalSite, SiteData
 from fedchoir.engines.messages import Envelope, MessageError
 from fedchoir.experiments.config import make_plan
-from fedchoir.experiments.run import check_folder, prepare, run_on_engine
+from fedchoir.experiments.prepare import prepare
+from fedchoir.experiments.run import check_folder, run_on_engine
 from fedchoir.privacy.secure_aggregation.terms import SecureAggregationError
 
 RUN = "0123456789abcdef"

@@ -7,7 +7,7 @@ site must not believe it what they have.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,9 @@ OPEN = [{"name": name, "key": f"keys/{name}.pub"} for name in NAMES]
 
 
 @pytest.fixture(autouse=True)
-def identity(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def identity(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("_task_id", 1), ("_run_id", FLOWER_RUN), ("_node_id", 0)):
         monkeypatch.setattr(TaskIdentity, name, value)
-    yield
 
 
 def attack(folder: Path, **changes: Any) -> Payload:

@@ -141,7 +141,6 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
         lambda header: [c.update(model=header["plan"]["task"]["clients"][0]["model"])
                         for c in header["plan"]["task"]["clients"]], "and the agreed file has '",
     ),
-    "other classes": (spec("classes", ["x"]), "classes = ('x',), and the agreed file has"),
     "sites that join later": (spec("joins", [0, 1, 1]), "joins = (0, 1, 1), and the agreed file has ()"),
     "another client's place": (lambda header: header.update(client=7), "there is no client 7 among 3"),
 }  # fmt: skip

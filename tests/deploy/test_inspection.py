@@ -13,8 +13,9 @@ from fedchoir import Experiment, methods, run
 from fedchoir.core.result import read_events
 from fedchoir.deploy.config import FederationFile
 from fedchoir.deploy.inspection import REVEALS, describe_federation, open_method, sent_each_round
+from fedchoir.deploy.transport import SiteInfo
 from fedchoir.experiments.config import make_plan
-from fedchoir.experiments.run import prepare
+from fedchoir.experiments.prepare import prepare
 
 
 def federation(**changes: Any) -> FederationFile:
@@ -77,9 +78,32 @@ def test_weights_public_outputs_and_protections_in_plain_words() -> None:
     assert "share: logits, 64×10, 2.5 KiB (public outputs)" in text
     assert "in the whole run: 7.5 KiB" in text
     assert REVEALS["weights"] not in text
-    assert "only sums over sites" in text
+    assert "only sums over sites, while it follows the protocol" in text
+    assert "still single out your payload" in text
     assert "differential privacy: noise 1, clipping at 1, δ = 1e-05" in text
     assert "training losses and accuracies stay at your site" in text
+
+
+@pytest.mark.parametrize(("name", "payload"), [("rcfl", "scores"), ("rcfl", "weights"), ("selective-fd", "selected")])
+def test_statistics_of_private_samples_are_not_called_outputs(name: str, payload: str) -> None:
+    settings = {"image_size": 16, "public_size": 64}
+    text = described(method=name, public="photos", models=("mlp", "mlp", "simple_cnn@4"), settings=settings)
+    (line,) = [line for line in text.splitlines() if f"share: {payload}," in line]
+    assert line.endswith("(public outputs with private statistics)")
+    assert REVEALS["public outputs with private statistics"] in text
+    assert REVEALS["public outputs"] not in text
+
+
+def test_everything_that_leaves_before_a_run_is_listed() -> None:
+    words = {
+        "name": "its name", "model": "and model", "train": "numbers of training", "test": "test samples",
+        "classes": "class names", "public": "digest and size of its public set", "inputs": "the shape of samples",
+        "versions": "versions of packages", "free": "free disk space",
+    }  # fmt: skip
+    assert set(words) == set(SiteInfo.model_fields)
+    text = described()
+    before = text[text.index("before the run") : text.index("in every round")]
+    assert [word for word in words.values() if word not in before] == []
 
 
 def test_a_site_that_is_drawn_for_some_rounds_sends_in_those() -> None:
@@ -97,7 +121,13 @@ def test_no_file_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_models_that_the_file_leaves_open_are_taken_to_be_those_of_the_site() -> None:
     text = described(method="fedmd", public="photos", models=("mlp", None, None))
     assert "as if your model were also that of b, c: the file does not name theirs" in text
-    assert "upload: weights" in text  # equal models are averaged
+    assert "and no weights are averaged: the file would have to name all models, or to set average" in text
+    assert "upload: weights" not in text
+    agreed = {"image_size": 16, "average": "before-local"}
+    text = described(method="fedmd", public="photos", models=("mlp", None, None), settings=agreed)
+    assert "upload: weights" in text
+    assert "no weights are averaged" not in text
+    assert "upload: weights" in described(method="fedmd", public="photos")  # all are named, and alike
     named = described(method="fedmd", public="photos", models=("mlp", "resnet10@4", "simple_cnn@4"))
     assert "as if" not in named
     assert "upload: weights" not in named

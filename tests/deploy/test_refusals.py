@@ -66,7 +66,11 @@ def test_keys_of_other_sites(tmp_path: Path) -> None:
 
 def test_paths_in_the_agreed_settings(tmp_path: Path) -> None:
     file = FederationFile.model_validate(
-        {"method": "fedavg", "sites": [{"name": "a"}, {"name": "b"}], "settings": {"tokenizer": str(tmp_path / "t.json")}}
+        {
+            "method": "fedavg",
+            "sites": [{"name": "a"}, {"name": "b"}],
+            "settings": {"tokenizer": str(tmp_path / "t.json")},
+        }
     )
     agreement = Agreement.of(file)
     asked = InfoHeader(method="fedavg", settings={**agreement.settings, "tokenizer": "t.json"}, public=None)

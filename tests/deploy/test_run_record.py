@@ -150,7 +150,7 @@ def test_a_changed_record_stops_the_site(tamper: Callable[[list[str]], list[str]
         RunRecord(path, FILE, None).add(run)
     path.write_text("\n".join(tamper(path.read_text().splitlines())) + "\n")
     for limit in (None, 1, 9):
-        with pytest.raises(MessageError, match="this site's record of runs .* was changed or cut") as refused:
+        with pytest.raises(MessageError, match=r"this site's record of runs .* was changed or cut") as refused:
             RunRecord(path, FILE, limit).check("a")
         assert str(tmp_path) not in str(refused.value)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,11 +13,13 @@ from typing import Any
 import pytest
 import tomli_w
 
+from fedchoir.core.federation_spec import ClientInfo, FederationSpec
 from fedchoir.deploy import server as module
-from fedchoir.deploy.config import FederationFile, read_federation
+from fedchoir.deploy.config import OWN, FederationFile, read_federation
 from fedchoir.deploy.server import Revocations, check_site_info, register_sites, run_id, serve
 from fedchoir.deploy.transport import SiteInfo
 from fedchoir.engines.messages import MessageError
+from fedchoir.experiments.config import Plan
 from fedchoir.utils.errors import UsageError
 
 
@@ -140,6 +145,35 @@ def test_a_resumed_run_has_the_same_id(tmp_path: Path) -> None:
     assert re.fullmatch("[0-9a-f]{16}", first)
     assert run_id(plan, resume=True) == first
     assert run_id(plan, resume=False) != first
+
+
+def test_only_its_user_can_read_the_folder_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def connect(federation: FederationFile, plan: Plan, log: Any) -> Iterator[Any]:
+        (plan.out / "superlink").mkdir(parents=True)
+        yield None, None
+
+    def write(plan: Plan, *arguments: Any, **options: Any) -> Any:
+        for name in ("events.jsonl", "result.json"):
+            (plan.out / name).write_text("{}")
+        (plan.out / "checkpoint").mkdir()
+
+    spec = FederationSpec(("x", "y"), tuple(ClientInfo(n, "mlp", 48, 1, OWN) for n in "ab"), rounds=1, seed=0)
+    monkeypatch.setattr(module, "connected", connect)
+    monkeypatch.setattr(module, "register_sites", lambda *arguments: spec)
+    monkeypatch.setattr(module, "FlowerEngine", lambda *arguments, **options: None)
+    monkeypatch.setattr(module, "run_on_engine", write)
+    before = os.umask(0o022)
+    try:
+        serve(federation(method="fedavg", public=None, out=tmp_path / "run"), lambda line: None)
+        assert os.umask(0o022) == 0o022  # other code in this process keeps its own
+    finally:
+        os.umask(before)
+    modes = {path.relative_to(tmp_path).as_posix(): path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
+    assert modes == {
+        "run": 0o700, "run/superlink": 0o700, "run/checkpoint": 0o700, "run/events.jsonl": 0o600,
+        "run/result.json": 0o600, "run/federation.json": 0o600,
+    }  # fmt: skip
 
 
 def test_a_server_does_not_start_without_keys(tmp_path: Path) -> None:

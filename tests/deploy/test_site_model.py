@@ -12,7 +12,7 @@ from tests.helpers import events
 
 from fedchoir import Experiment, UsageError
 from fedchoir.experiments.config import make_plan
-from fedchoir.experiments.run import prepare
+from fedchoir.experiments.prepare import prepare
 from fedchoir.experiments.trained import load_trained
 
 MODELS = {

@@ -99,8 +99,6 @@ OPTIONS: tuple[dict[str, Any], ...] = (
 """Options with which a method sends something else than without them."""
 OF_THE_MODEL = {"head", "update", "sender"}
 """Names of payloads that are weights, or nothing about samples, though their declaration is of single tensors."""
-ON_PUBLIC_SAMPLES = {"rcfl": {"scores", "weights"}, "selective-fd": {"probabilities", "selected"}}
-"""Payloads about public samples that also depend on private ones: by accuracies, or by a density."""
 UNDECLARED = {"weights", "owned", "prototypes", "head"}
 """Names that a class may declare in a function that it inherits and never uses."""
 
@@ -171,7 +169,6 @@ def row(name: str) -> tuple[str, ...]:
         if changed is not None and cls.requires_individual_payloads(changed.params):
             refusals.append(f"refused with {written(option)}")
     direct = {each for each, kind in everything if kind.endswith("statistics")} - OF_THE_MODEL
-    direct |= ON_PUBLIC_SAMPLES.get(name, set())
     assert direct <= names_of(everything)
     params = (different or alike).params  # type: ignore[union-attr]
     secure = "; ".join(["sum" if usual else "nothing is sent", *refusals])
@@ -204,8 +201,7 @@ def noisy(name: str) -> Method | None:
 def test_without_averaging_equal_models_send_what_different_ones_do() -> None:
     """What docs/privacy.md advises: a server that claims that all models are alike then gets no weights."""
     names = [name for name in methods.registry() if "where all models are alike" in row(name)[1]]
-    more = {n for n in names if payloads(built(n, ALIKE, average="never")) != payloads(built(n, DIFFERENT[0]))}
-    assert more <= {"fpl"}  # the page names it
+    assert [n for n in names if payloads(built(n, ALIKE, average="never")) != payloads(built(n, DIFFERENT[0]))] == []
     assert len(names) > 5
 
 

@@ -13,7 +13,7 @@ from fedchoir.engines import factory
 from fedchoir.engines.local.engine import LocalEngine
 from fedchoir.engines.multiprocess.engine import MultiprocessEngine
 from fedchoir.experiments.config import make_plan
-from fedchoir.experiments.run import prepare
+from fedchoir.experiments.prepare import prepare
 from fedchoir.utils.errors import UsageError
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

@@ -135,7 +135,7 @@ def test_a_trainer_counts_only_what_its_own_optimizers_do(client_and_batches: tu
 @pytest.fixture
 def client_and_batches(small: Make) -> tuple[Client, list[Batch]]:
     from fedchoir.experiments.config import make_plan
-    from fedchoir.experiments.run import prepare
+    from fedchoir.experiments.prepare import prepare
 
     method, scenario, _ = prepare(make_plan(small("solo")))
     client = engine.LocalEngine(method, scenario, None, device=torch.device("cpu")).clients[0]

@@ -13,7 +13,8 @@ from fedchoir import Experiment, run
 from fedchoir.data.image import loading
 from fedchoir.data.mapped import MappedTensor
 from fedchoir.experiments.config import make_plan
-from fedchoir.experiments.run import Observer, prepare
+from fedchoir.experiments.prepare import prepare
+from fedchoir.experiments.run import Observer
 from fedchoir.utils.errors import UsageError
 
 SETTINGS = {"image_size": [16, 24], "local_epochs": 1, "local_batch": 8, "public_size": 16, "public_batch": 8}

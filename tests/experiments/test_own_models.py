@@ -77,7 +77,7 @@ def test_a_frozen_trunk_is_the_same_after_a_run(name: str, models: tuple[str, ..
 def _initial(experiment: Experiment) -> dict[str, torch.Tensor]:
     from fedchoir.engines.local.client_factory import new_modules
     from fedchoir.experiments.config import make_plan
-    from fedchoir.experiments.run import prepare
+    from fedchoir.experiments.prepare import prepare
 
     method, _, _ = prepare(make_plan(experiment))
     return new_modules(method, 0).model.state_dict()

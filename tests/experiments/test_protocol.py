@@ -16,7 +16,7 @@ from tests.helpers import Stop, StopAfter, assert_same, events, numbers, run_fol
 from fedchoir import Experiment, Result, run
 from fedchoir.engines.local.state_cache import state_name
 from fedchoir.experiments.config import make_plan
-from fedchoir.experiments.run import prepare
+from fedchoir.experiments.prepare import prepare
 from fedchoir.utils.errors import UsageError
 
 Small = Callable[..., Experiment]

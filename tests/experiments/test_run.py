@@ -11,7 +11,7 @@ from tests.helpers import Stop, StopAfter, assert_same, numbers, run_folder
 
 from fedchoir import Experiment, Result, run
 from fedchoir.experiments.config import make_plan, read_experiment
-from fedchoir.experiments.run import prepare
+from fedchoir.experiments.prepare import prepare
 from fedchoir.utils.errors import StorageError, UsageError
 
 

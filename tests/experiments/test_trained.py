@@ -21,7 +21,7 @@ from fedchoir.data.tabular.cells import store
 from fedchoir.data.text.text_set import TextSet
 from fedchoir.experiments.config import make_plan
 from fedchoir.experiments.export import description
-from fedchoir.experiments.run import prepare
+from fedchoir.experiments.prepare import prepare
 from fedchoir.experiments.trained import load_trained
 
 NONE = torch.zeros(1, dtype=torch.int64)

@@ -87,6 +87,13 @@ def test_one_architecture_has_a_global_model_and_several_exchange_prototypes_alo
     assert one["accuracy"][0] == one["accuracy"][1] == one["accuracy"][2]
 
 
+def test_without_averaging_one_architecture_exchanges_prototypes_alone(harness: Make) -> None:
+    s = harness("fpl", CNN, rounds=2, feature_dim=6, average="never")
+    assert [event["bytes_up"] for event in s.run_rounds(2)] == [3 * (4 * 4 * 6 + 4)] * 2
+    assert s.method.global_weights() is None
+    assert not equal(*s.weights()[:2])
+
+
 def test_a_run_of_one_architecture_resumes_exactly(small: Callable[..., Experiment]) -> None:
     straight, stopped = (small("fpl", name, models=CNN, rounds=3) for name in ("straight", "stopped"))
     run(straight)

@@ -10,7 +10,7 @@ from tests.helpers import events
 from fedchoir import Experiment, Result, run
 from fedchoir.engines.local.engine import LocalEngine
 from fedchoir.experiments.config import make_plan
-from fedchoir.experiments.run import prepare
+from fedchoir.experiments.prepare import prepare
 
 
 @pytest.mark.parametrize(("name", "fraction", "count"), [("fedct", 0.3, 30), ("fedavg", 0.5, 50)])

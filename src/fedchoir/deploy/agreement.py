@@ -1,8 +1,8 @@
 """What a site has agreed to: it compares every request with its own copy of the federation's file and of the method.
 
-`Agreement` fixes the method, its settings, the public set, the rounds, the sites and their models. `check_sequence` accepts an action
-only if the method's own round contains it, in order and once. A server can leave actions out, but it cannot add, repeat
-or reorder them.
+`Agreement` fixes the method, its settings, the public set, the rounds, the sites and their models. `check_sequence`
+accepts an action only if the method's own round contains it, in order and once. A server can leave actions out, but it
+cannot add, repeat or reorder them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedchoir.core.federation_spec import FederationSpec
 from fedchoir.core.script import ActionName, action_name, action_sequences
 from fedchoir.deploy.config import FederationFile, read_federation
 from fedchoir.engines.headers import InfoHeader, MessageError
-from fedchoir.experiments.run import public_options
+from fedchoir.experiments.prepare import public_options
 from fedchoir.methods.base import Method
 from fedchoir.privacy.secure_aggregation.terms import SumTerms
 from fedchoir.utils.io import atomic_write_json

@@ -24,7 +24,10 @@ REVEALS = {
     "weights": "your model's weights: the most. Whoever has them can guess which samples were in your training set "
     "(membership inference), and from the change of a single round even samples can be reconstructed",
     "public outputs": "your model's outputs on public samples: enough to distil a copy of your model and to guess "
-    "training samples with it, less well. They are not computed from a private sample",
+    "training samples with it, less well. Your private samples enter them through the trained model alone",
+    "public outputs with private statistics": "your model's outputs on public samples, together with numbers computed "
+    "from your private samples, such as your accuracy at each class, or which public samples resemble yours: which "
+    "classes you have and how your samples are distributed, beside what the outputs reveal",
     "class statistics": "numbers for each of your classes, such as mean features or counts: which classes you have, "
     "and for a class with one sample, that sample's features",
     "statistics": "numbers computed from your private samples: they describe all of them together, and a few samples "
@@ -102,14 +105,15 @@ def _sent(method: Method, action: ActionName, index: int) -> Iterator[Sent]:
             if shape == KEPT:
                 continue
             part = payload.only(name)
-            yield Sent(action.function, name, _kind(shape, bool(batch)), _shape(part, name), part.nbytes)
+            kind = _kind(shape, bool(batch), name in method.with_private_statistics)
+            yield Sent(action.function, name, kind, _shape(part, name), part.nbytes)
 
 
-def _kind(shape: str, public: bool) -> str:
+def _kind(shape: str, public: bool, private: bool) -> str:
     if shape in (MODEL, MODULE):
         return "weights"
     if public:
-        return "public outputs"
+        return "public outputs with private statistics" if private else "public outputs"
     return "class statistics" if shape.split(":")[0].split(" ")[0] == "C" else "statistics"
 
 
@@ -128,10 +132,13 @@ def describe_federation(federation: FederationFile, method: Method) -> Iterator[
     yield f"  computed for {method.spec.inputs} samples and {len(method.spec.classes)} classes"
     if unnamed := [site.name for site in federation.sites if site.model is None]:
         yield f"  as if your model were also that of {', '.join(unnamed)}: the file does not name theirs"
+        if method.heterogeneous and method.params.average == "never":
+            yield "  and no weights are averaged: the file would have to name all models, or to set average"
     rounds = list(sent_each_round(method))
     yield ""
     yield "What your site sends to the server"
-    yield "  before the run: numbers of training and test samples, class names, versions of packages, free disk space"
+    yield "  before the run: its name and model, numbers of training and test samples, class names,"
+    yield "    the shape of samples, digest and size of its public set, versions of packages, free disk space"
     if rounds[0] != rounds[-1]:
         yield from _describe_round("in the first round", rounds[0])
     yield from _describe_round("in every round" if rounds[0] == rounds[-1] else "in a later round", rounds[-1])
@@ -141,7 +148,7 @@ def describe_federation(federation: FederationFile, method: Method) -> Iterator[
     yield ""
     yield "Who can see it"
     yield f"  {_server_sees(federation)}"
-    yield "  other sites: what the server makes of all payloads and sends back, not yours by itself" + (
+    yield "  other sites: what the server makes of all payloads; together they can compute yours from a mean" + (
         "" if not method.requires_individual_payloads(method.params)
         else f"; except: {method.requires_individual_payloads(method.params)}"
     )  # fmt: skip
@@ -177,8 +184,10 @@ def _metrics(federation: FederationFile, method: Method) -> str:
 
 def _server_sees(federation: FederationFile) -> str:
     if federation.secure:
+        lies = "also if it lies about who replied" if federation.secure == "strict" else "while it follows the protocol"
         return (
-            "the server's operator: only sums over sites, never your payload by itself (docs/privacy.md: against whom)"
+            f"the server's operator: only sums over sites, {lies}; docs/privacy.md lists how a hostile server could "
+            "still single out your payload"
         )
     return "the server's operator: every payload of your site, by itself"
 

@@ -22,7 +22,7 @@ from fedchoir.deploy.config import FederationFile
 from fedchoir.deploy.inspection import method_of, sent_each_round
 from fedchoir.deploy.site_data import LocalSite, SiteData
 from fedchoir.engines.local.client_factory import new_client, new_modules
-from fedchoir.experiments.run import public_options
+from fedchoir.experiments.prepare import public_options
 from fedchoir.methods.base import Method
 from fedchoir.privacy.membership import Estimate, distilled, loss_attack, losses
 from fedchoir.privacy.noise import SecureRandom

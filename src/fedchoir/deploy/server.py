@@ -1,6 +1,7 @@
 """``fedchoir serve``: start the SuperLink, register the sites, check that they fit together, and run the rounds."""
 
 import json
+import os
 import secrets
 import shutil
 import time
@@ -22,7 +23,8 @@ from fedchoir.deploy.superlink import SuperLinkProcess
 from fedchoir.deploy.transport import GridTransport, SiteInfo, client_info
 from fedchoir.engines.messages import MessageError
 from fedchoir.experiments.config import Plan
-from fedchoir.experiments.run import check_folder, public_options, run_on_engine
+from fedchoir.experiments.prepare import public_options
+from fedchoir.experiments.run import check_folder, run_on_engine
 from fedchoir.models.spec import ModelSpec
 from fedchoir.models.trust import only_own_models
 from fedchoir.privacy.secure_aggregation.terms import threshold_of
@@ -32,6 +34,17 @@ from fedchoir.utils.io import atomic_write_json
 REGISTRATION_SECONDS = 1.0  # between two looks for new sites
 
 
+@contextmanager
+def private_files() -> Iterator[None]:
+    """New files and folders are for this user only: they have losses, aggregates and models."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+@private_files()
 def serve(federation: FederationFile, log: Log, *, resume: bool = False, file: Path | None = None) -> Result:
     """Run a federation to its end, or resume it. If ``file`` is given and changes during the run, sites that it now
     calls revoked are locked out before the next message."""
@@ -60,6 +73,7 @@ def serve(federation: FederationFile, log: Log, *, resume: bool = False, file: P
         )
 
 
+@private_files()
 def check_federation(federation: FederationFile, log: Log) -> None:
     """Check whether a federation can run: disk, certificate, and that all sites connect and fit together."""
     plan = federation.plan()

@@ -13,21 +13,17 @@ from filelock import FileLock, Timeout
 
 from fedchoir import methods
 from fedchoir.core.checkpoint import latest
-from fedchoir.core.federation_spec import ClientInfo, FederationSpec
+from fedchoir.core.federation_spec import FederationSpec
 from fedchoir.core.interfaces import Engine
 from fedchoir.core.result import Event, Result, read_events, summarise
 from fedchoir.core.server import Server
-from fedchoir.core.settings import Settings
-from fedchoir.data.domain import Progress as DataProgress
-from fedchoir.data.public import PublicSet, load_public
-from fedchoir.data.samples import Samples
-from fedchoir.data.scenario import Scenario, load_scenario
-from fedchoir.data.validation import with_validation
+from fedchoir.data.public import PublicSet
+from fedchoir.data.scenario import Scenario
 from fedchoir.engines.factory import started_engine
 from fedchoir.engines.local import engine as local
 from fedchoir.experiments.budget import BudgetLog, CountingTrainer
 from fedchoir.experiments.config import Experiment, Plan, make_plan, read_experiment
-from fedchoir.experiments.protocol import first_rounds, models_of_clients, with_epochs_of_places
+from fedchoir.experiments.prepare import prepare
 from fedchoir.experiments.trained import write_models
 from fedchoir.utils.devices import describe, full_memory, pick_devices
 from fedchoir.utils.errors import StorageError, UsageError, WorkerError
@@ -235,75 +231,6 @@ def differences(before: Experiment, now: Experiment, ignored: set[str]) -> str:
     """What differs between two experiments, in words."""
     pairs = [(n, getattr(before, n), getattr(now, n)) for n in Experiment.model_fields if n not in ignored]
     return ", ".join(f"{name} was {old!r} and is now {new!r}" for name, old, new in pairs if old != new)
-
-
-def prepare(plan: Plan, progress: DataProgress | None = None) -> tuple[methods.Method, Scenario, PublicSet | None]:
-    """Load the data of a plan and construct its method."""
-    experiment, params = plan.experiment, plan.params
-    root, cache = experiment.data_root, experiment.cache
-    data = params.model_copy(update={"cache": cache}) if cache else params
-    scenario = load_scenario(experiment.scenario, root=root, seed=experiment.seed, options=data, progress=progress)
-    scenario = with_validation(scenario, params.validation)
-    options = public_options(plan)
-    like = scenario.clients[0].train
-    public = None
-    if options is not None:
-        public = load_public(**options, like=like, root=root, cache=data.cache, progress=progress)
-    check_augmentations(params, like, public)
-    params = with_epochs_of_places(params, scenario)
-    return methods.get(experiment.method)(params, make_spec(plan, scenario, public)), scenario, public
-
-
-def check_augmentations(params: Settings, private: Samples, public: PublicSet | None) -> None:
-    """Refuse an augmentation that the samples' modality does not have."""
-    pairs = [("private_augment", params.private_augment, private)]
-    pairs += [("public_augment", params.public_augment, public.samples)] if public else []
-    for name, kind, samples in pairs:
-        if kind not in ("none", *samples.augmentations):
-            right = ", ".join(("none", *samples.augmentations))
-            raise UsageError(f"{name} = {kind!r} is not possible for {samples.modality} samples; choose one of {right}")
-
-
-def public_options(plan: Plan) -> dict[str, Any] | None:
-    """The options of `load_public` for a plan's public set; None if it has none."""
-    if plan.public is None:
-        return None
-    experiment, params = plan.experiment, plan.params
-    return {
-        "name": plan.public, "seed": experiment.seed, "size": params.public_size, "image_size": params.image_size,
-        "aspect": params.aspect, "grey_bits": params.grey_bits,
-        "normalisation": params.normalisation, "strict": "public_size" in experiment.settings,
-        **({"held_out": params.held_out} if params.held_out else {}),
-    }  # fmt: skip
-
-
-def make_spec(plan: Plan, scenario: Scenario, public: PublicSet | None) -> FederationSpec:
-    """What server and clients know of each other."""
-    for client in scenario.clients:
-        if len(client.train) < 2:
-            raise UsageError(f"client {client.name} has {len(client.train)} training samples; it needs at least 2")
-    clients = tuple(
-        ClientInfo(
-            name=client.name,
-            model=model,
-            train=len(client.train),
-            test=len(scenario.tests[client.domain]),
-            domain=client.domain,
-        )
-        for client, model in zip(scenario.clients, models_of_clients(plan, scenario), strict=True)
-    )
-    return FederationSpec(
-        classes=scenario.classes,
-        clients=clients,
-        rounds=plan.rounds,
-        seed=plan.experiment.seed,
-        public_size=len(public) if public else 0,
-        inputs=scenario.inputs,
-        top_k=scenario.top_k,
-        metric=plan.experiment.metric,
-        held_out=plan.params.held_out,
-        joins=first_rounds(plan.params, scenario),
-    )
 
 
 @contextmanager

@@ -40,6 +40,8 @@ class Method:
     supports_dp: ClassVar[bool] = False
     """Whether the local loss is a mean over single samples and nothing else that is sent depends on private samples:
     then DP-SGD in the local phase bounds what leaves a client. Never inherited: each method states it."""
+    with_private_statistics: ClassVar[frozenset[str]] = frozenset()
+    """Payloads about public samples that also hold numbers computed from private samples, such as accuracies."""
     evaluates_per_client: ClassVar[bool] = False
     """Whether a global model's score depends on the client, so that every client must evaluate it."""
     begins_with_global: ClassVar[bool] = False

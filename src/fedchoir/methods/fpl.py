@@ -42,8 +42,8 @@ class FPL(SharedFeatures):
 
     In the first round it is CE alone. The server averages models as FedAvg does, and the global model is evaluated.
     Clients with different architectures, which the paper does not have, exchange prototypes alone (all clients do with
-    ``average = "never"``), and their own models are evaluated. Prototypes are computed in eval mode after the local phase; the released code takes the
-    features of the last epoch.
+    ``average = "never"``), and their own models are evaluated. Prototypes are computed in eval mode after the local
+    phase; the released code takes the features of the last epoch.
     """
 
     name = "fpl"

@@ -22,6 +22,7 @@ class RCFL(PublicMethod):
     name = "rcfl"
     title = "consensus per label over the clients that own it"
     paper = "Gudur and Perepu, 2020"
+    with_private_statistics = frozenset({"scores", "weights"})
 
     def round(self, r: Round) -> Script:
         yield Step(self.compute_weights)

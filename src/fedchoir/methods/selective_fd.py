@@ -64,6 +64,7 @@ class SelectiveFD(PublicMethod):
     title = "distillation from the clients to which a public sample is familiar"
     paper = "Shao et al., Nature Communications 2024"
     Params = SelectiveFDParams
+    with_private_statistics = frozenset({"probabilities", "selected"})
     params: SelectiveFDParams
 
     def round(self, r: Round) -> Script:

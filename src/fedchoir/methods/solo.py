@@ -25,8 +25,12 @@ class Solo(Method):
         yield Step(self.local_update)
 
     def local_update(self, client: Client) -> None:
-        done, until = (self.private_epochs(client.index, rounds) for rounds in (client.round, client.round + 1))
-        client.train(self.local_loss, epochs=until - done)
+        client.train(self.local_loss, epochs=self.epochs_in(client))
+
+    def epochs_in(self, client: Client) -> int:
+        """This round's share of the epochs."""
+        k, rounds = client.index, client.round
+        return self.private_epochs(k, rounds + 1) - self.private_epochs(k, rounds)
 
     def private_epochs(self, client: int, rounds: int) -> int:
         if self.params.epochs == 0:

@@ -16,7 +16,7 @@ from fedchoir.core.training import Batch
 from fedchoir.engines.local import engine
 from fedchoir.engines.local.cuda_graphs import CudaGraphTrainer
 from fedchoir.experiments.config import make_plan
-from fedchoir.experiments.run import prepare
+from fedchoir.experiments.prepare import prepare
 
 
 def run_again(step: Callable[[], None]) -> Callable[[], None]:

@@ -15,7 +15,7 @@ from fedchoir.data.samples import Samples
 from fedchoir.data.scenario import Scenario
 from fedchoir.engines.local.engine import LocalEngine
 from fedchoir.experiments.config import Experiment, Plan, make_plan
-from fedchoir.experiments.run import prepare
+from fedchoir.experiments.prepare import prepare
 from fedchoir.methods.base import Method
 from fedchoir.utils.devices import pick_device
 from fedchoir.utils.errors import UsageError
