@@ -30,7 +30,7 @@ from fedchoir.deploy.records import ACTIONS, EXTRA_TTL, SITE_INFO, to_records
 from fedchoir.deploy.signing import SignedMessage, Signer
 from fedchoir.deploy.site_data import LocalSite
 from fedchoir.engines.messages import Envelope, MessageError
-from fedchoir.experiments.run import public_options
+from fedchoir.experiments.prepare import public_options
 
 RUN = "0123456789abcdef"
 FLOWER_RUN = 7

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -84,23 +85,35 @@ class Federation:
         self.running.append(process)
         return process
 
-    def join(self, path: Path, *policy: str, names: Sequence[str] = (), **environment: str) -> list[Process]:
-        """Nodes of all sites, or of ``names``, each with the policy that it wrote for its own copy of the file."""
-        names = names or self.names
-        for init in [self.agree(name, path, *policy, **environment) for name in names]:
-            self.finished(init)
-        return [self.node(name, "--policy", self.policy(name, path), **environment) for name in names]
+    def join(self, path: Path, *options: str, names: Sequence[str] = (), **environment: str) -> list[Process]:
+        """Nodes of all sites, or of ``names``, with what they have agreed to as options."""
+        nodes = []
+        for name in names or self.names:
+            agreed = ("--federation", self.copy(name, path), "--public", "public.npz")
+            nodes.append(self.node(name, *agreed, *options, **environment))
+        return nodes
 
-    def agree(self, name: str, path: Path, *options: str, **environment: str) -> Process:
-        """Start `fedchoir node init` at one site, with its copy of the federation's file and of the public set."""
-        policy = Path(self.policy(name, path))
-        copy = self.folder / policy.parent / "federation.toml"
+    def join_with_policy(self, path: Path, *options: str, names: Sequence[str] = ()) -> list[Process]:
+        """Nodes of all sites, or of ``names``, each with the policy that `fedchoir node init` wrote at its site."""
+        names = names or self.names
+        for init in [self.init(name, path, *options) for name in names]:
+            self.finished(init)
+        return [self.node(name, "--policy", self.policy(name, path)) for name in names]
+
+    def init(self, name: str, path: Path, *options: str) -> Process:
+        """Start `fedchoir node init` at one site."""
+        agreed = ("--federation", self.copy(name, path), "--public", str(self.folder / "public.npz"))
+        return self.start(f"init-{name}.log", "node", "init", *agreed, "--out", self.policy(name, path), *options)
+
+    def copy(self, name: str, path: Path) -> str:
+        """A site's copy of a federation's file."""
+        copy = self.folder / "sites" / name / path.stem / "federation.toml"
         copy.parent.mkdir(parents=True)
         shutil.copy(path, copy)
-        arguments = ("--federation", str(copy), "--public", str(self.folder / "public.npz"), "--out", str(policy))
-        return self.start(f"init-{name}.log", "node", "init", *arguments, *options, **environment)
+        return str(copy)
 
-    def policy(self, name: str, path: Path) -> str:
+    @staticmethod
+    def policy(name: str, path: Path) -> str:
         return f"sites/{name}/{path.stem}/policy.toml"
 
     def node(self, name: str, *options: str, **environment: str) -> Process:
@@ -165,21 +178,25 @@ class Federation:
         for process in self.running:
             self.end(process)
 
+    @classmethod
+    @contextmanager
+    def ending(cls, folder: Path, sites: Mapping[str, Any] = SITES) -> Iterator[Federation]:
+        """A federation whose processes end with the block."""
+        made = cls(folder, sites)
+        try:
+            yield made
+        finally:
+            made.close()
+
 
 @pytest.fixture
 def federation(tmp_path: Path) -> Iterator[Federation]:
-    made = Federation(tmp_path)
-    try:
+    with Federation.ending(tmp_path) as made:
         yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture
 def four_sites(tmp_path: Path) -> Iterator[Federation]:
     """The smallest federation in which a site may drop out of a secure sum."""
-    made = Federation(tmp_path, {**SITES, **MORE})
-    try:
+    with Federation.ending(tmp_path, {**SITES, **MORE}) as made:
         yield made
-    finally:
-        made.close()

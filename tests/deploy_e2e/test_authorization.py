@@ -48,7 +48,7 @@ def test_only_registered_keys_are_admitted_and_only_the_federations_server_is_ob
         keys = ["--root-certificates", "keys/ca.crt", "--auth-supernode-private-key", "keys/red"]
         strangers = {name: supernode(federation, name, address, *given) for name, given in options.items()}
         strangers["TLS against insecure"] = supernode(federation, "TLS against insecure", insecure_address, *keys)
-        (green,) = federation.join(path, names=["green"])
+        (green,) = federation.join_with_policy(path, names=["green"])
         grid = link.start_run()
         online = federation.until(lambda: list(grid.get_node_ids()))
         assert [link.nodes[node] for node in online] == ["green"]

@@ -23,30 +23,40 @@ def test_secure_aggregation_with_a_drop_out_and_a_privacy_budget(four_sites: Fed
     federation, records = four_sites, four_sites.folder / "records"
     records.mkdir()
     plugin = {"FEDCHOIR_PLUGINS": str(PLUGIN), "FEDCHOIR_TEST_RECORDS": str(records)}
+    changes: dict[str, Any] = {"method": "recording", "settings": {"sync": "epoch"}}
+    path = federation.write("secure", secure="strict", **changes)
+    nodes = federation.join(path, "--secure", "strict", "--peers", "keys", **plugin)
+
+    # a server that asks for the same without secure aggregation gets nothing
+    federation.finished(federation.serve(federation.write("plain", **changes), **plugin), code=3)
+    refusal = "refused: this site requires strict secure aggregation, and the server asks without it"
+    assert f"green: {refusal}" in federation.log("serve.log")
     for name in federation.names:
-        keys = ("--key", f"keys/{name}", "--ca", "keys/ca.crt", "--secure", "strict", "--peers", "keys")
-        federation.node(name, *keys, **plugin)
-    path = federation.write("secure", method="recording", secure="strict", settings={"sync": "epoch"})
+        assert f"{name}: {refusal}" in federation.log(f"node-{name}.log")
+    assert not [*records.glob("sent-*")]
+
     federation.finished(federation.serve(path, **plugin))
     events = federation.events("secure")
     why = [{out["client"]: out["why"] for out in event["left_out"]} for event in events]
     assert [set(outs) for outs in why] == [set(), {"red"}, set()]
-    assert "RuntimeError: the scanner is on fire" in why[1]["red"]
+    assert why[1]["red"] == "RuntimeError at this site; its operator finds the reason in its log"
+    assert "red: failed: RuntimeError: the scanner is on fire" in federation.log("node-red.log")
     # round 0: two key messages, the exchange and the shares of its masks; round 1: the exchange, and three clients sign
     # who sent and reveal shares; round 2: two key messages to red, the exchange, its shares, and the end of the run
     assert [event["messages"] for event in events] == [4 * 4, 4 + 2 * 3, 2 + 4 + 4 + 4]
     assert_clients_received_means(records)
     assert_payloads_were_masked(records)
 
-    # a server that asks without secure aggregation gets nothing
-    federation.finished(federation.serve(federation.write("plain", rounds=1, settings={"sync": "epoch"})), code=3)
-    assert "green requires strict secure aggregation, and the server asks without it" in federation.log("serve.log")
-
-    # the same nodes, another run: ε is logged each round, and the run ends before it would exceed its budget
+    # another agreement, in the same work folders: ε is logged each round at both ends, and the run ends before it would
+    # exceed its budget
+    for node in nodes:
+        node.terminate()  # all at once
     private = {"sync": "epoch", "dp_noise": 1.0, "dp_epsilon": 9.0}
-    federation.finished(
-        federation.serve(federation.write("private", method="fedmd", rounds=3, secure="strict", settings=private))
-    )
+    path = federation.write("private", method="fedmd", secure="strict", settings=private)
+    for node in nodes:
+        federation.end(node)
+    federation.join(path, "--secure", "strict", "--peers", "keys", "--max-epsilon", "9")
+    federation.finished(federation.serve(path))
     log, events = federation.log("serve.log"), federation.events("private")
     logged = re.findall(
         r"round (\d+): ε for δ = 1e-05: green ([\d.]+), red ([\d.]+), blue ([\d.]+), grey ([\d.]+)", log
@@ -57,6 +67,10 @@ def test_secure_aggregation_with_a_drop_out_and_a_privacy_budget(four_sites: Fed
     assert spent == sorted(spent)
     assert spent[-1] <= 9.0
     assert [round(event["privacy"]["epsilon"]["green"], 2) for event in events] == spent
+    for name in federation.names:
+        assert f"6 noisy steps cost ε {spent[1] - spent[0]:.2f}, now {spent[1]:.2f} of 9" in federation.log(
+            f"node-{name}.log"
+        )
 
 
 def assert_clients_received_means(records: Path) -> None:
