@@ -52,6 +52,17 @@ def test_init_writes_a_policy_from_options(federation: Path) -> None:
         read_policy(Path("site/policy.toml")).check()
 
 
+def test_a_policy_finds_its_files_from_any_folder(
+    federation: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "public.npz").write_bytes(b"")
+    call("init", "--yes", "--federation", "federation.toml", "--public", "public.npz", "--out", "site/policy.toml")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    policy = read_policy(tmp_path / "site/policy.toml")
+    assert (policy.federation, policy.public) == (federation, str(tmp_path / "public.npz"))
+
+
 def test_init_asks_for_what_was_not_given(federation: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_interactive", lambda: True)
     call("init", "--max-epsilon", "4", answers="federation.toml\n\nnone\n08:00-18:00\n")

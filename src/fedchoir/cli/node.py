@@ -156,6 +156,8 @@ def init(
         values["federation_sha256"] = sha256_of(values["federation"])
     Policy(**values).check()
     folder = out.resolve().parent
+    if "public" in values and Path(values["public"]).exists():  # a file, not the name of a set
+        values["public"] = Path(values["public"])
     written = {name: _relative(value, folder) if isinstance(value, Path) else value for name, value in values.items()}
     atomic_write(out, policy_text(**written))
     print_plain(f"{out}: {read_policy(out).describe('this site')}")

@@ -138,7 +138,7 @@ class Node:
         code = process.exit_code()
         if code is None:
             return True
-        if code < 0:
+        if code < 0 and code != -signal.SIGINT:  # with SIGINT a SuperNode ends itself when its server is gone
             self._log(f"the connection's process was killed by signal {-code}: connecting again")
         elif self._connected:
             self._log(f"{server} closed the connection (its run is over, or it was stopped): waiting for it")

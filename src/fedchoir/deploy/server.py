@@ -167,7 +167,7 @@ def wait_for_sites(federation: FederationFile, transport: GridTransport, log: Lo
         connected = transport.register_sites()
         for reason in set(transport.refused.values()) - logged:
             logged.add(reason)
-            log(f"refused: {reason}")
+            log(reason if "refused:" in reason else f"refused: {reason}")
         if len(connected) == len(transport.names) - sum(site.revoked for site in federation.sites):
             return connected
         all_replied = len(connected) + len(transport.refused) >= len(transport.names)
