@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli_w
 import torch
 from tests.federation_harness import FederationHarness
 
@@ -125,3 +126,12 @@ def test_weights_are_given_to_the_models() -> None:
     assert plan.models == ("mlp[weights=a.pt]",)
     with pytest.raises(UsageError, match="pretrained and weights exclude each other"):
         make_plan(Experiment(method="solo", models="timm:resnet18[pretrained]", weights="a.pt"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("models", [5, True, 1.5])
+def test_models_in_a_file_that_are_no_names_are_one_line(models: object, tmp_path: Path) -> None:
+    """Found by `make fuzz`."""
+    file = tmp_path / "experiment.toml"
+    file.write_text(tomli_w.dumps({"method": "solo", "models": models}))
+    with pytest.raises(UsageError, match=f"models = {models} is not possible"):
+        read_experiment(file)

@@ -167,9 +167,9 @@ def read_experiment(path: Path) -> Experiment:
 def read_values(path: Path) -> dict[str, Any]:
     """The fields of an experiment in a TOML file. Files of models may lie beside it."""
     values = read_toml(path)
-    if values.get("models"):
-        names = values["models"]
-        listed = split_models(names) if isinstance(names, str) else names
+    names = values.get("models")
+    listed = split_models(names) if isinstance(names, str) else names
+    if listed and isinstance(listed, list | tuple):  # anything else is an error of `Experiment`
         values["models"] = [str(ModelSpec.read(model).relative_to(path.parent)) for model in listed]
     return values
 
