@@ -21,6 +21,7 @@ from fedchoir.core.script import action_sequences
 from fedchoir.core.settings import Settings
 from fedchoir.experiments.config import make_params
 from fedchoir.methods.base import Method
+from fedchoir.methods.fedbn import FedBN
 from fedchoir.methods.shared_features import SharedFeatures
 from fedchoir.methods.sliced_model import SlicedModel
 from fedchoir.payload import KEPT, MODEL, MODULE, declared_by
@@ -93,7 +94,7 @@ def method_map() -> str:
         sent = exchanged(method)
         secure = "no" if cls.requires_individual_payloads(method.params) else "yes"
         facts = [", ".join(f"`{key}` {shape}" for key, shape in sent.items()) or "nothing", equal(cls, sent),
-                 stays(sent), secure if sent else "–", "yes" if cls.supports_dp else "no"]  # fmt: skip
+                 stays(cls, sent), secure if sent else "–", "yes" if cls.supports_dp else "no"]  # fmt: skip
         rows.append(f"| [`{name}`]({slug(name)}.md) | " + " | ".join(map(cell, facts)) + " |")
     introduction = (
         "What clients send in two rounds with the default options, where they have different architectures if the "
@@ -139,7 +140,9 @@ def equal(cls: type[Method], sent: dict[str, str]) -> str:
     return ", ".join(fact for fact, holds in facts.items() if holds) or "nothing"
 
 
-def stays(sent: dict[str, str]) -> str:
+def stays(cls: type[Method], sent: dict[str, str]) -> str:
+    if issubclass(cls, FedBN):
+        return "samples, normalisation layers"
     if MODEL in sent.values():
         return "samples"
     return "samples, model without its head" if "head" in sent else "samples, model"
