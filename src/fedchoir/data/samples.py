@@ -17,8 +17,8 @@ from fedchoir.utils.input_spec import InputSpec
 DIGEST_ROWS = 1024  # read at a time
 
 Augmentation = Literal[
-    "none", "weak", "strong", "fccl", "affine", "recolor", "affine-recolor", "noise", "feature-dropout", "jitter",
-    "scale", "crop", "token-dropout",
+    "none", "weak", "strong", "crop-flip", "fccl", "affine", "recolor", "affine-recolor", "noise", "feature-dropout",
+    "jitter", "scale", "crop", "token-dropout",
 ]  # fmt: skip
 """The names of all modalities. Each has ``weak`` and ``strong``; its class lists the others that it knows."""
 

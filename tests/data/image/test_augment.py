@@ -11,7 +11,7 @@ from fedchoir.data.image.augment import affine, augment, draw_boxes, grey, jitte
 from fedchoir.data.image.color_transforms import WIDE_COLORS, recolor
 from fedchoir.utils.errors import UsageError
 
-KINDS = ["none", "weak", "strong", "fccl", "affine", "recolor", "affine-recolor"]
+KINDS = ["none", "weak", "strong", "crop-flip", "fccl", "affine", "recolor", "affine-recolor"]
 tv = v2.functional
 
 
@@ -43,7 +43,7 @@ def test_shape_range_determinism_and_untouched_input(images, kind):
     assert torch.equal(images, before)
 
 
-@pytest.mark.parametrize("kind", ["weak", "strong", "fccl", "affine", "affine-recolor"])
+@pytest.mark.parametrize("kind", ["weak", "strong", "crop-flip", "fccl", "affine", "affine-recolor"])
 def test_every_sample_has_its_own_parameters(images, kind):
     same = images[:1].expand(8, -1, -1, -1)
     seen = augment(same, kind, seeded(3))
@@ -67,9 +67,7 @@ def test_none_only_scales(images):
 
 
 def test_unknown_kind_is_a_usage_error(images):
-    with pytest.raises(
-        UsageError, match="'wild' is not one of none, weak, strong, fccl, affine, recolor, affine-recolor"
-    ):
+    with pytest.raises(UsageError, match=f"'wild' is not one of {', '.join(KINDS)}"):
         augment(images, "wild", seeded(0))
 
 
@@ -108,6 +106,36 @@ def test_shift_is_a_crop_after_padding(pixels):
         theirs = tv.crop(padded, int(top[i]) + 4, int(left[i]) + 4, *pixels.shape[-2:])
         theirs = tv.horizontal_flip(theirs) if flipped[i] else theirs
         torch.testing.assert_close(ours[i], theirs)
+
+
+@pytest.mark.parametrize(("size", "padding"), [(32, 4), (16, 2), (64, 8)])
+def test_crop_flip_draws_what_torchvisions_random_crop_and_flip_draw(size, padding):
+    """Both see an image whose every pixel is different, so that an output tells its offsets, flip and padding."""
+    image = (torch.arange(size * size) % 4093 + 1).view(1, size, size)  # no pixel is 0
+    image = torch.cat([image % 251 + 1, image // 251 + 1, torch.ones_like(image)]).to(torch.uint8)
+    crops = {}
+    padded = tv.pad(image, [padding] * 4)
+    for top in range(2 * padding + 1):
+        for left in range(2 * padding + 1):
+            crop = tv.crop(padded, top, left, size, size)
+            crops[crop.numpy().tobytes()] = (top, left, False)
+            crops[tv.horizontal_flip(crop).numpy().tobytes()] = (top, left, True)
+    assert len(crops) == 2 * (2 * padding + 1) ** 2
+    draws = 3000
+
+    torch.manual_seed(0)
+    reference = v2.Compose([v2.RandomCrop(size, padding=padding), v2.RandomHorizontalFlip()])
+    theirs = [crops[reference(image).numpy().tobytes()] for _ in range(draws)]
+    batch = augment(image.expand(draws, -1, -1, -1), "crop-flip", seeded(8))
+    ours = [crops[row.mul(255).round().to(torch.uint8).numpy().tobytes()] for row in batch]  # a KeyError: another image
+
+    for column, values in ((0, range(2 * padding + 1)), (1, range(2 * padding + 1)), (2, (False, True))):
+        expected = 1 / len(values)
+        for drawn in (ours, theirs):
+            shares = torch.tensor([sum(d[column] == value for d in drawn) / draws for value in values])
+            assert (shares - expected).abs().max() < 4.5 * (expected * (1 - expected) / draws) ** 0.5
+    pairs = torch.tensor(ours).float()  # rows, columns and flips are independent
+    assert (torch.corrcoef(pairs.T) - torch.eye(3)).abs().max() < 0.08
 
 
 def test_rotation_is_torchvisions(pixels):

@@ -14,7 +14,7 @@ from fedchoir.data.image.color_transforms import WIDE_COLORS, recolor
 from fedchoir.data.image.pixels import grey
 from fedchoir.utils.errors import UsageError
 
-AUGMENTATIONS = ("weak", "strong", "fccl", "affine", "recolor", "affine-recolor")
+AUGMENTATIONS = ("weak", "strong", "crop-flip", "fccl", "affine", "recolor", "affine-recolor")
 
 CROP_SCALE = (0.2, 1.0)
 CROP_RATIO = (3 / 4, 4 / 3)
@@ -22,6 +22,7 @@ CROP_ATTEMPTS = 10
 JITTER = (0.4, 0.4, 0.4, 0.1)  # brightness, contrast, saturation, hue
 JITTER_PROBABILITY = 0.8
 GREY_PROBABILITY = 0.2
+PADDED_SHARE = 1 / 8  # of the shorter side: 4 pixels of 32
 FCCL_PADDING = 4
 FCCL_DEGREES = 15.0
 AFFINE_DEGREES = 15.0
@@ -34,9 +35,11 @@ def augment(images: Tensor, kind: str, generator: torch.Generator) -> Tensor:
     """Augment a batch: uint8 B×3×H×W → float32 B×3×H×W in [0, 1] on the same device.
 
     ``none``: scaling to [0, 1] only. ``weak``: random resized crop and horizontal flip. ``strong``: weak, colour jitter
-    and greyscale. ``fccl``: crop after padding by 4, flip and rotation within ±15° (FCCL's released code). ``affine``:
-    rotation within ±15°, zoom by up to 1.25 either way and shift by up to a tenth of the side, without flip, for digits
-    and characters. ``recolor``: half of the images in two random colours (`recolor`). ``affine-recolor``: both.
+    and greyscale. ``crop-flip``: crop of the image's own size after padding with zeros by an eighth of the shorter side
+    (4 pixels of 32, 2 of 16) and horizontal flip (FCCL+'s released code). ``fccl``: crop after padding by 4, flip and
+    rotation within ±15° (FCCL's released code). ``affine``: rotation within ±15°, zoom by up to 1.25 either way and
+    shift by up to a tenth of the side, without flip, for digits and characters. ``recolor``: half of the images in two
+    random colours (`recolor`). ``affine-recolor``: both.
 
     >>> batch = torch.randint(0, 256, (4, 3, 8, 8), dtype=torch.uint8)
     >>> augment(batch, "strong", torch.Generator().manual_seed(1)).shape
@@ -46,9 +49,12 @@ def augment(images: Tensor, kind: str, generator: torch.Generator) -> Tensor:
     if kind == "none":
         return pixels
     batch, height, width = len(images), *images.shape[-2:]
-    if kind == "fccl":
-        left, top = torch.randint(-FCCL_PADDING, FCCL_PADDING + 1, (2, batch), generator=generator)
+    if kind in ("fccl", "crop-flip"):
+        padding = FCCL_PADDING if kind == "fccl" else max(1, round(min(height, width) * PADDED_SHARE))
+        left, top = torch.randint(-padding, padding + 1, (2, batch), generator=generator)
         flipped = torch.rand(batch, generator=generator) < 0.5
+        if kind == "crop-flip":
+            return shift(pixels, top, left, flipped)
         degrees = (torch.rand(batch, generator=generator) * 2 - 1) * FCCL_DEGREES
         return rotate(shift(pixels, top, left, flipped), degrees)
     if kind in ("affine", "affine-recolor"):
