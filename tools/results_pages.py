@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from posixpath import relpath
 from textwrap import fill
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -25,6 +25,7 @@ from fedchoir.reporting.store import evaluated
 from fedchoir.reporting.tables import as_text
 from fedchoir.utils.errors import UsageError
 from fedchoir.utils.io import read_toml
+from tools.method_table import method_tables, pareto_panels
 from tools.prose_numbers import Numbers
 
 
@@ -38,7 +39,9 @@ class About(BaseModel):
     data: list[str] = []  # how our data differ from the paper's
     chosen: str = ""  # how options were chosen, where they were
     reading: str = ""  # one paragraph above the tables, a template like the pages
+    tables: list[Literal["accuracy", "clients", "best-round", "methods"]] = ["accuracy"]  # one after the other
     picture: list[str] = []  # labels of the rows whose accuracy is drawn over the rounds
+    pareto: bool = False  # whether intra- is drawn against inter-domain accuracy
 
 
 def read_about(folder: Path) -> About:
@@ -65,11 +68,13 @@ def section(name: str, numbers: Numbers, assets: str) -> str:
     folder = numbers.root / name
     about, table_rows = read_about(folder), numbers.rows(name)
     picture = f"![Accuracy over the rounds: {about.title}]({assets}/results-{name}.svg)" if about.picture else ""
+    pareto = f"![Intra- against inter-domain accuracy: {about.title}]({assets}/pareto-{name}.svg)"
     blocks = [
         f"## {about.title}",
         fill(numbers.render(about.reading, name), 120, break_long_words=False, break_on_hyphens=False),
-        as_text(table_rows, "md"),
+        *(method_tables(table_rows) if t == "methods" else as_text(table_rows, "md", t) for t in about.tables),
         picture,
+        pareto if about.pareto else "",
         f"Data: {' '.join(about.data)}" if about.data else "",
         f"How options were chosen: {about.chosen}" if about.chosen else "",
         f"{spent(table_rows)} Files: `results/{name}/`. Run it again:",
@@ -121,9 +126,13 @@ def main(root: str, docs: str) -> None:
         (Path(docs) / path).parent.mkdir(parents=True, exist_ok=True)
         (Path(docs) / path).write_text(text)
     for folder in (about.parent for about in Path(root).glob("*/about.toml")):
-        if labels := read_about(folder).picture:
-            lines = curves(numbers.rows(folder.name), labels)
+        about = read_about(folder)
+        if about.picture:
+            lines = curves(numbers.rows(folder.name), about.picture)
             figures.save(figures.curves, {"rows": lines}, assets / f"results-{folder.name}.svg")
+        if about.pareto:
+            points = pareto_panels(numbers.rows(folder.name))
+            figures.save(figures.pareto, points, assets / f"pareto-{folder.name}.svg")
 
 
 if __name__ == "__main__":

@@ -77,6 +77,29 @@ def curves(data: Data) -> Figure:
     return figure
 
 
+def pareto(data: Data) -> Figure:
+    """Intra- against inter-domain accuracy, a panel for each title; a line joins the points of the Pareto front."""
+    figure, axes = panels(len(data["panels"]), 2, size=4.2, wide=4.6)
+    kinds = list(dict.fromkeys(point["kind"] for panel in data["panels"] for point in panel["points"]))
+    for ax, panel in zip(axes, data["panels"], strict=True):
+        for k, kind in enumerate(kinds):
+            points = [point for point in panel["points"] if point["kind"] == kind]
+            x, y = ([point[scope] for point in points] for scope in ("intra", "inter"))
+            ax.scatter(x, y, color=OKABE_ITO[k], marker="osD^"[k % 4], s=16, label=kind)
+        best = [panel["points"][k] for k in panel["front"]]
+        ax.plot([p["intra"] for p in best], [p["inter"] for p in best], color="#999999", linewidth=0.8, zorder=0)
+        middle = sum(ax.get_xlim()) / 2
+        for point in (panel["points"][k] for k in panel["named"]):
+            side = "right" if point["intra"] > middle else "left"
+            ax.annotate(point["label"], (point["intra"], point["inter"]), fontsize=6, ha=side,
+                        xytext=(-4 if side == "right" else 4, 3), textcoords="offset points")  # fmt: skip
+        ax.set(title=panel["title"], xlabel="intra-domain accuracy, %", ylabel="inter-domain accuracy, %")
+        ax.grid(alpha=0.25)
+    marks, labels = axes[0].get_legend_handles_labels()
+    figure.legend(marks, labels, loc="outside lower center", ncols=len(kinds), frameon=False, fontsize=8)
+    return figure
+
+
 def heat_maps(maps: dict[str, Any], columns: int, label: str, **options: Any) -> Figure:
     """Matrices by title, with one colour bar."""
     figure, axes = panels(len(maps), columns, size=2.0)

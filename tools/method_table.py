@@ -1,0 +1,99 @@
+"""One table of all methods for each augmentation of the private samples: scores, bytes and parameters of a client."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fedchoir import methods
+from fedchoir.reporting.costs import budget_of
+from fedchoir.reporting.differences import difference, scores
+from fedchoir.reporting.pareto import front
+from fedchoir.reporting.render import NONE, Cell, Sheet, markdown
+from fedchoir.reporting.run_groups import Row
+from fedchoir.utils.sizes import readable_bytes
+
+OPTION = "private_augment"
+KINDS = ("different", "different, public set", "one", "reference")
+HEADER = ("method", "architectures", "intra %", "inter %", "inter − alone", "worst", "up", "down", "parameters")
+NOTES = (
+    "architectures: of the clients' models, and whether the method needs a public set",
+    "inter − alone: minus SOLO with the same models, paired by seed, with its 95 % interval; bold where it excludes 0",
+    "worst: the worst client on its own test data; up, down, parameters: of one client in the whole run, mean over "
+    "clients; parameters include those of auxiliary networks",
+)
+
+
+def method_tables(table_rows: Sequence[Row]) -> str:
+    """Return a Markdown table of the rows with each augmentation, methods of one kind together."""
+    sheets = []
+    for value in dict.fromkeys(augmentation(row) for row in table_rows):
+        group = [row for each in KINDS for row in table_rows if augmentation(row) == value and kind(row) == each]
+        lines = tuple(tuple(map(Cell, line(row, group))) for row in group)
+        sheets.append(markdown(Sheet(f"{OPTION}={value}", HEADER, lines, NOTES)))
+    return "\n".join(sheets)
+
+
+def pareto_panels(table_rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the points of `fedchoir.reporting.figures.pareto`, a panel for each augmentation; named are the front
+    and the best of each kind."""
+    panels = []
+    for value in dict.fromkeys(map(augmentation, table_rows)):
+        points: list[dict[str, Any]] = [
+            {"label": label(row), "kind": kind(row), "intra": intra.mean, "inter": inter.mean}
+            for row in table_rows
+            if augmentation(row) == value and (intra := row.number("intra")) and (inter := row.number("inter"))
+        ]
+        best = front([(point["intra"], point["inter"]) for point in points])
+        of_kind = ([k for k, point in enumerate(points) if point["kind"] == each] for each in KINDS)
+        named = {*best, *(max(group, key=lambda k: points[k]["inter"]) for group in of_kind if group)}
+        panels.append({"title": f"{OPTION}={value}", "points": points, "front": best, "named": sorted(named)})
+    return {"panels": panels}
+
+
+def augmentation(row: Row) -> str:
+    return str(row.results[0].settings[OPTION])
+
+
+def label(row: Row) -> str:
+    return row.label.removesuffix(f" {OPTION}={augmentation(row)}")
+
+
+def kind(row: Row) -> str:
+    """Return what a method needs of the clients' architectures; rows with a label of their own are references."""
+    cls = methods.registry().get(label(row))
+    if cls is None:
+        return KINDS[3]
+    return KINDS[2] if not cls.heterogeneous else KINDS[1] if cls.needs_public else KINDS[0]
+
+
+def line(row: Row, group: Sequence[Row]) -> list[str]:
+    budget = budget_of(row)
+    traffic = (readable_bytes(budget[f"run_bytes_{way}"] or 0) for way in ("up", "down"))
+    parameters = (budget["parameters"] or 0) + (budget["module_parameters"] or 0)
+    intra, inter, worst = (str(number or NONE) for number in (row.number("intra"), row.number("inter"), row.worst()))
+    return [label(row), kind(row), intra, inter, gain(row, group), worst, *traffic, f"{parameters:,.0f}"]
+
+
+def gain(row: Row, group: Sequence[Row]) -> str:
+    """Return inter-domain accuracy minus that of the same models alone."""
+    reference = alone(row, group)
+    found = difference(scores(row, "inter"), scores(reference, "inter")) if reference else None
+    if found is None or found.interval is None:
+        return NONE
+    low, high = found.interval
+    text = f"{found.mean:+.1f} ({low:+.1f} to {high:+.1f})".replace("-", "−")
+    return f"**{text}**" if low > 0 or high < 0 else text
+
+
+def alone(row: Row, group: Sequence[Row]) -> Row | None:
+    """Return the SOLO row with the same models; None for that row itself."""
+    for other in group:
+        run = other.results[0]
+        if run.method == "solo" and not run.settings.get("centralized") and models(other) == models(row):
+            return None if other is row else other
+    return None
+
+
+def models(row: Row) -> list[str]:
+    return [client["model"] for client in row.results[0].clients]
