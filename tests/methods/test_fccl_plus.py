@@ -11,7 +11,9 @@ from tests.methods.plain_models import PLAIN, Make, after
 from torch.nn.functional import cross_entropy
 
 from fedchoir.core.training import Batch
-from fedchoir.losses import fntd
+from fedchoir.losses import fntd, fntd_cap
+from fedchoir.methods.fccl_plus import FCCLPlus
+from fedchoir.utils.errors import UsageError
 
 
 def test_without_any_module_it_is_solo(harness: Make) -> None:
@@ -31,10 +33,12 @@ def test_equivalent_options_give_equal_weights(harness: Make) -> None:
             "kd": {"regulariser": "kd"},
             "all kd": {"kd_share": 1.0},
             "ewc": {"regulariser": "ewc"},
+            "ewc of batches": {"regulariser": "ewc", "fisher": "batch"},
             "ewc of nothing": {"regulariser": "ewc", "ewc_weight": 0.0},
             "none": {"regulariser": "none"},
             "dual": {"regulariser": "dual"},
             "updated": {"teacher": "updated"},
+            "smoothing": {"regulariser": "label-smoothing", "temperature": 2.0},
         }.items()
     }
     equivalent = {("fntd", "no kd"), ("kd", "all kd"), ("ewc of nothing", "none")}
@@ -112,3 +116,29 @@ def test_two_classes_use_the_renormalised_form(harness: Make) -> None:
     batch = Batch(torch.zeros(5, 1), torch.tensor([0, 1, 0, 1, 1]), {"teacher": teacher})
     expected = cross_entropy(z, batch.labels) + fntd(z, teacher, batch.labels, 3.0, "renormalised")
     torch.testing.assert_close(s.method.fntd_loss(client, batch), expected)
+
+
+def test_kd_and_fntd_share_one_optimiser(harness: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Table 17: where both losses are the same function, a change from one to the other changes nothing, so Adam's
+    moments go on."""
+    loss = FCCLPlus.fntd_loss
+    monkeypatch.setattr(FCCLPlus, "kd_loss", lambda *args: loss(*args))
+    whole, halves = (after(harness, local_epochs=2, kd_share=share) for share in (0.0, 0.5))
+    assert equal(whole, halves)
+
+
+def test_label_smoothing_has_fntds_optimum(harness: Make) -> None:
+    s = harness("fccl+", PLAIN, regulariser="label-smoothing", temperature=2.0)
+    client, classes = s.clients[0], len(s.spec.classes)
+    z, labels = torch.randn(5, classes, dtype=torch.float64), torch.tensor([0, 1, 0, 1, 1])
+    client.logits = lambda inputs: z  # type: ignore[method-assign]
+    epsilon = (1 - fntd_cap(0.86, classes, 2.0)) * classes / (classes - 1)
+    target = torch.full_like(z, epsilon / classes)
+    target[range(5), labels] += 1 - epsilon
+    expected = -(target * z.log_softmax(dim=1)).sum(dim=1).mean()
+    torch.testing.assert_close(s.method.smoothed_loss(client, Batch(torch.zeros(5, 1), labels)), expected)
+
+
+def test_label_smoothing_is_refused_where_fntd_prefers_a_wrong_class(harness: Make) -> None:
+    with pytest.raises(UsageError, match="label-smoothing"):
+        harness("fccl+", PLAIN, regulariser="label-smoothing", temperature=30.0)

@@ -136,9 +136,10 @@ class Client(ClientModel):
         views: int = 1,
         recolor: Recolor | None = None,
         after_step: Callable[[Client], None] | None = None,
+        optimizer: Optimizer | None = None,
         **targets: Teacher | Tensor,
-    ) -> None:
-        """Epochs over the private data with a fresh optimiser.
+    ) -> Optimizer | None:
+        """Epochs over the private data with a fresh optimiser, which is returned; None if there were no epochs.
 
         Args:
             loss: of a batch.
@@ -148,21 +149,24 @@ class Client(ClientModel):
             views: with 2, a second augmentation of the samples comes as ``batch["view2"]``, and so on.
             recolor: changes the images after the targets were computed.
             after_step: called after every optimiser step; it must not synchronise with the device.
+            optimizer: that of an earlier call in this phase, to go on with.
             targets: come with every batch by their names: tensors with one row per private sample, or a `Teacher`
                 whose outputs on the batch are wanted.
         """
         epochs = self.settings.epochs_of(self.index) if epochs is None else epochs
         if epochs == 0:
-            return
-        s = self.settings
-        lr = s.lr(s.local_lr, self.round, self.rounds)
-        optimizer = self._optimizer("local", s.optimizer, lr, s.local_weight_decay, s.momentum)
+            return optimizer
+        if optimizer is None:
+            s = self.settings
+            lr = s.lr(s.local_lr, self.round, self.rounds)
+            optimizer = self._optimizer("local", s.optimizer, lr, s.local_weight_decay, s.momentum)
         if after_step is not None:
             optimizer.register_step_post_hook(lambda *_: after_step(self))
         sources = {name: self._source(target) for name, target in targets.items()}
         self._train_mode()
         batches = self.private_batches.batches(range(first, first + epochs), sources, views, recolor)
         self._log_loss(phase, self.trainer.train(self, optimizer, loss, batches))
+        return optimizer
 
     def _optimizer(self, name: str, algorithm: str, lr: float, weight_decay: float, momentum: float = 0.0) -> Optimizer:
         return self.trainer.optimizer(self, name, algorithm, lr=lr, weight_decay=weight_decay, momentum=momentum)
