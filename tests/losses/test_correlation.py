@@ -101,6 +101,24 @@ def test_decorrelation_matches_the_loops():
     assert losses.decorrelation(h).item() == pytest.approx(reference_decorrelation(h.numpy()), rel=1e-10)
 
 
+@pytest.mark.parametrize(("b", "d"), [(12, 5), (64, 3)])
+def test_the_released_scale_of_decorrelation(b, d):
+    """Mean square of the off-diagonal of ĥᵀ ĥ, ĥ with the unbiased std, divided by the batch's size; 62 at 64."""
+    h = np.random.default_rng(b).normal(size=(b, d))
+    standard = (h - h.mean(axis=0)) / np.sqrt(h.var(axis=0, ddof=1) + 1e-8)
+    products = standard.T @ standard
+    expected = np.mean(products[~np.eye(d, dtype=bool)] ** 2) / b
+    official = losses.decorrelation(torch.from_numpy(h), "official").item()
+    assert official == pytest.approx(expected, rel=1e-6)
+    ratio = official / losses.decorrelation(torch.from_numpy(h)).item()
+    assert ratio == pytest.approx({12: 11**2 / 12, 64: 62.015625}[b], rel=1e-10)
+
+
+def test_an_unknown_scale_is_refused():
+    with pytest.raises(ValueError, match=r"^scale is 'code'; choose one of: paper, official$"):
+        losses.decorrelation(logits(0)[0], "code")
+
+
 def test_decorrelation_is_zero_for_uncorrelated_and_one_for_copied_features():
     hadamard = torch.tensor([[1.0, 1, 1], [-1, 1, -1], [1, -1, -1], [-1, -1, 1]])
     assert losses.decorrelation(hadamard + 7).item() == pytest.approx(0, abs=1e-7)

@@ -51,6 +51,18 @@ def test_kd_matches_the_loops(temperature):
     assert losses.kd(student, teacher, temperature).item() == pytest.approx(expected, rel=1e-10)
 
 
+@pytest.mark.parametrize("temperature", [1.0, 3.0])
+def test_without_the_factor_of_tau_squared(temperature):
+    """eq. 13 and 14 as printed: the loops alone."""
+    student, teacher, labels = batch(2)
+    everything = zip(student.tolist(), teacher.tolist(), labels.tolist(), strict=True)
+    expected = np.mean([reference_non_target(s, t, y, temperature, "masked") for s, t, y in everything])
+    plain = losses.fntd(student, teacher, labels, temperature, tau_squared=False)
+    assert plain.item() == pytest.approx(expected, rel=1e-10)
+    ratio = losses.kd(student, teacher, temperature) / losses.kd(student, teacher, temperature, tau_squared=False)
+    assert ratio.item() == pytest.approx(temperature**2, rel=1e-12)
+
+
 @given(seed=st.integers(0, 10_000), temperature=st.floats(0.5, 10))
 @settings(max_examples=20, deadline=None)
 def test_kd_is_zero_at_equality_and_positive_elsewhere(seed, temperature):

@@ -62,6 +62,15 @@ def test_fia_matches_the_loops_and_is_zero_at_equality(diagonal):
     assert losses.fia(*own, *own).item() == 0
 
 
+@pytest.mark.parametrize("diagonal", [False, True])
+def test_fia_as_a_mean_over_entries(diagonal):
+    own, other = (losses.gaussian(maps(seed), diagonal) for seed in (4, 5))
+    expected = sum(np.mean((a.numpy() - b.numpy()) ** 2) for a, b in zip(own, other, strict=True))
+    assert losses.fia(*own, *other, "mean").item() == pytest.approx(expected, rel=1e-10)
+    with pytest.raises(ValueError, match=r"^reduction is 'max'; choose one of: sum, mean$"):
+        losses.fia(*own, *other, "max")
+
+
 def test_fia_refuses_variances_against_covariances_in_one_line():
     mu, delta = losses.gaussian(maps(6, b=4))
     _, variances = losses.gaussian(maps(6, b=4), diagonal=True)

@@ -39,6 +39,17 @@ def test_label_smoothing_has_the_optimum_of_fntd(confidence, classes, temperatur
     assert minimum(lambda z: losses.label_smoothing(z, label, epsilon), classes) == pytest.approx(capped, abs=1e-7)
 
 
+def test_the_cap_without_the_factor_of_tau_squared():
+    label, teacher = (
+        torch.zeros(1, dtype=torch.int64),
+        torch.tensor([[0.86] + [0.14 / 9] * 9], dtype=torch.float64).log(),
+    )
+    capped = minimum(
+        lambda z: cross_entropy(z, label) + losses.fntd(z, teacher, label, 3.0, tau_squared=False), classes=10
+    )
+    assert losses.fntd_cap(0.86, 10, 3.0, tau_squared=False) == pytest.approx(capped, abs=1e-7)
+
+
 def test_a_teacher_of_86_percent_caps_at_57_percent():
     assert losses.fntd_cap(0.86, 10, 3.0) == pytest.approx(0.57, abs=0.005)
 

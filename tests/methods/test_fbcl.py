@@ -112,6 +112,51 @@ def test_the_local_phase_looks_back_to_the_right_models(
     assert checked == [0, 1, 2]
 
 
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_frr_is_zero_at_the_first_step_with_statistics_of_the_batch(
+    mode: str, harness: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the public phase the running statistics are those of the public images, so in eval mode FRR is not 0."""
+    s = harness("fbcl", ("resnet10@2", "resnet12@2", "resnet10@4"), teacher_batchnorm=mode, local_batch=8)
+    first: dict[int, tuple[float, float]] = {}
+    loss = type(s.method).local_loss
+
+    def spy(method: Any, client: Any, batch: Batch) -> torch.Tensor:
+        if client.index not in first:
+            with torch.no_grad(), client.batch_stats_frozen():
+                m = client.stages(batch.inputs)[0]
+                mu = client.run_module("map", m).mean(dim=(2, 3))
+            old = client.frozen_copy(client.stored_weights("teacher"))
+            same = torch.allclose(old(batch.inputs), batch["teacher"], atol=1e-5)
+            first[client.index] = frr(mu, batch["mu"]).item(), same
+        return loss(method, client, batch)
+
+    monkeypatch.setattr(type(s.method), "local_loss", spy)
+    s.run_rounds()
+    assert len(first) == 3
+    for distance, teacher_in_eval_mode in first.values():
+        assert (distance < 1e-10) == (mode == "train")
+        assert teacher_in_eval_mode == (mode == "eval")
+
+
+def test_a_mean_over_entries_lets_fbm_act(harness: Make) -> None:
+    """The gradient of λ·FBM relative to that of FIA, of a client's mapping."""
+
+    def ratio(reduction: str) -> float:
+        s = harness("fbcl", PLAIN, fia_reduction=reduction, depth=32)
+        aggregated = s.share()
+        received = {n: torch.stack([p[n] for p in aggregated.values()]).mean(0) for n in ("mu", "delta")}
+        client, weight = s.clients[0], s.clients[0].modules["map"].weight
+        mu, delta = s.method.gaussian(client, client.public_samples(s.batch()))
+        align = fia(mu, delta, received["mu"], received["delta"], reduction)
+        sizes = [torch.autograd.grad(x, weight, retain_graph=True)[0].norm() for x in (0.05 * fbm(mu), align)]
+        batch = Batch(client.public_samples(s.batch()), torch.empty(0), received)
+        torch.testing.assert_close(s.method.public_loss(client, batch), align + 0.05 * fbm(mu))
+        return (sizes[0] / sizes[1]).item()
+
+    assert ratio("mean") > 10 * ratio("sum")
+
+
 def test_the_mapping_learns_and_is_averaged_with_alike_models(harness: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     s = harness("fbcl", ("resnet10@2",), public_size=16, average="after-local")
     before = s.clients[0].modules["map"].weight.detach().clone()

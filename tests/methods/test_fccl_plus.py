@@ -38,6 +38,7 @@ def test_equivalent_options_give_equal_weights(harness: Make) -> None:
             "none": {"regulariser": "none"},
             "dual": {"regulariser": "dual"},
             "updated": {"teacher": "updated"},
+            "no tau squared": {"tau_squared": False},
             "smoothing": {"regulariser": "label-smoothing", "temperature": 2.0},
         }.items()
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 import torch
 from tests.helpers import equal, states
 from tests.methods.one_client import a_client, a_method
@@ -24,11 +25,12 @@ def test_without_its_term_it_is_fedavg(skew: Callable[..., Experiment]) -> None:
     assert not equal(states(plain)["server"], states(with_it)["server"])
 
 
-def test_the_loss_adds_the_weighted_decorrelation() -> None:
-    method = a_method(FedDecorr, decorrelation_weight=0.5)
+@pytest.mark.parametrize("scale", ["paper", "official"])
+def test_the_loss_adds_the_weighted_decorrelation(scale: str) -> None:
+    method = a_method(FedDecorr, decorrelation_weight=0.5, scale=scale)
     client = a_client(method)
     client.model.eval()
     images, labels = next(client.private_chunks())
     h, z = client.features_and_logits(images)
-    expected = cross_entropy(z, labels) + 0.5 * decorrelation(h)
+    expected = cross_entropy(z, labels) + 0.5 * decorrelation(h, scale)
     torch.testing.assert_close(method.local_loss(client, Batch(images, labels)), expected)

@@ -6,6 +6,7 @@ from torch import Tensor
 from fedchoir.losses._common import check_choice, off_diagonal, product
 
 STANDARDISE = ("biased", "unbiased")
+DECORRELATION_SCALES = ("paper", "official")
 _STD_FLOOR = 1e-5
 
 
@@ -82,22 +83,28 @@ def fccm(z: Tensor, z_mean: Tensor, off_diagonal: float = 0.0051, standardise: s
     return (weight * (m - target).square()).sum()
 
 
-def decorrelation(h: Tensor) -> Tensor:
+def decorrelation(h: Tensor, scale: str = "paper") -> Tensor:
     """FedDecorr: prevent dimensional collapse of the features.
 
     FedDecorr (Shi et al., ICLR 2023), its regulariser without the constant diagonal:
 
         L = mean_{u≠v} K_uv²,   K = ĥᵀ ĥ / B, the d×d correlation matrix of standardised features
 
+    "official" is the scale of the released code, which takes ĥ with the unbiased std, does not divide ĥᵀ ĥ by B, but
+    the squares: L · (B − 1)² / B, which is 62 L at its batch of 64.
+
     Args:
         h: features, B×d.
+        scale: "paper" or "official".
 
     >>> round(decorrelation(torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])).item(), 4)
     0.0
     >>> round(decorrelation(torch.tensor([[1.0, 2.0], [2.0, 4.0], [3.0, 6.0]])).item(), 4)
     1.0
     """
+    check_choice("scale", scale, DECORRELATION_SCALES)
     standard = _standardise(h, "biased")
-    correlation = product(standard.T, standard) / h.shape[0]
-    d = h.shape[1]
-    return off_diagonal(correlation).square().sum() / max(d * (d - 1), 1)
+    b, d = h.shape
+    correlation = product(standard.T, standard) / b
+    factor = 1.0 if scale == "paper" else (b - 1) ** 2 / b
+    return factor * off_diagonal(correlation).square().sum() / max(d * (d - 1), 1)

@@ -13,7 +13,7 @@ _LABEL_FLOOR = 1e-4
 _PREDICTION_FLOOR = 1e-7
 
 
-def kd(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+def kd(student: Tensor, teacher: Tensor, temperature: float, tau_squared: bool = True) -> Tensor:
     """Knowledge distillation over all classes, scaled by τ² as FNTD is.
 
     FCCL+ (Huang et al., TPAMI 2023) eq. 7-8 with the τ² of eq. 10, averaged over the batch. FCCL (CVPR 2022) eq. 4-5
@@ -25,6 +25,7 @@ def kd(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
         student: logits, B×C.
         teacher: logits, B×C; detached.
         temperature: τ.
+        tau_squared: the factor τ²; without it the gradient falls with τ².
 
     >>> z = torch.tensor([[0.0, 1.0, 2.0]])
     >>> kd(z, z, temperature=2.0).item()
@@ -32,7 +33,11 @@ def kd(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     >>> round(kd(torch.zeros(1, 2), torch.tensor([[0.0, 1000.0]]), 1.0).item(), 4)  # log 2
     0.6931
     """
-    return temperature**2 * kl(teacher / temperature, student / temperature)
+    return _scale(temperature, tau_squared) * kl(teacher / temperature, student / temperature)
+
+
+def _scale(temperature: float, tau_squared: bool) -> float:
+    return temperature**2 if tau_squared else 1.0
 
 
 def _non_target(student: Tensor, teacher: Tensor, target: Tensor, form: str) -> Tensor:
@@ -47,7 +52,14 @@ def _non_target(student: Tensor, teacher: Tensor, target: Tensor, form: str) -> 
     return terms.masked_fill(target, 0.0).sum(dim=1)
 
 
-def fntd(student: Tensor, teacher: Tensor, labels: Tensor, temperature: float = 3.0, form: str = "masked") -> Tensor:
+def fntd(
+    student: Tensor,
+    teacher: Tensor,
+    labels: Tensor,
+    temperature: float = 3.0,
+    form: str = "masked",
+    tau_squared: bool = True,
+) -> Tensor:
     """Federated non-target distillation: preserve the teacher's probabilities of the wrong classes.
 
     FCCL+ (Huang et al., TPAMI 2023) eq. 13 with the τ² of eq. 10, averaged over the batch:
@@ -65,6 +77,7 @@ def fntd(student: Tensor, teacher: Tensor, labels: Tensor, temperature: float = 
         labels: true classes, B.
         temperature: τ.
         form: "masked" or "renormalised".
+        tau_squared: the factor τ², which eq. 10 and the released code have; eq. 13 and 14 print none.
 
     >>> z, y = torch.tensor([[0.0, 1.0, 2.0]]), torch.tensor([2])
     >>> fntd(z, z, y).item()
@@ -77,7 +90,7 @@ def fntd(student: Tensor, teacher: Tensor, labels: Tensor, temperature: float = 
     """
     target = one_hot(labels, student.shape[1])
     per_sample = _non_target(student / temperature, teacher.detach() / temperature, target, form)
-    return temperature**2 * per_sample.mean()
+    return _scale(temperature, tau_squared) * per_sample.mean()
 
 
 def cnd(student: Tensor, teacher: Tensor, labels: Tensor, form: str = "masked") -> Tensor:

@@ -2,7 +2,9 @@
 
 from torch import Tensor
 
-from fedchoir.losses._common import cosines, off_diagonal, product
+from fedchoir.losses._common import check_choice, cosines, off_diagonal, product
+
+FIA_REDUCTIONS = ("sum", "mean")
 
 
 def gaussian(feature_map: Tensor, diagonal: bool = False) -> tuple[Tensor, Tensor]:
@@ -32,33 +34,42 @@ def gaussian(feature_map: Tensor, diagonal: bool = False) -> tuple[Tensor, Tenso
     return mu, product(centred, centred.transpose(1, 2)) / h.shape[2]
 
 
-def fia(mu: Tensor, delta: Tensor, mu_mean: Tensor, delta_mean: Tensor) -> Tensor:
+def fia(mu: Tensor, delta: Tensor, mu_mean: Tensor, delta_mean: Tensor, reduction: str = "sum") -> Tensor:
     """Feature instance-level alignment: match the clients' mean Gaussian of every public image.
 
     FBCL eq. 3, averaged over the batch, with Frobenius norms:
 
         L = ‖μ − μ̄‖² + ‖δ − δ̄‖²
 
+    "sum" is that equation. With "mean" each norm is divided by its number of entries, D and D²: beside the sums, FBM
+    with its weight of 0.05 has no effect.
+
     Args:
         mu: means, B×D.
         delta: covariances, B×D×D, or variances, B×D.
         mu_mean: mean of `mu` over clients, B×D; detached.
         delta_mean: mean of `delta` over clients, of the same shape; detached.
+        reduction: "sum" or "mean" over the entries of μ and of δ.
 
     >>> import torch
     >>> mu, delta = torch.zeros(1, 2), torch.zeros(1, 2, 2)
     >>> fia(mu, delta, mu + 1, delta + 0.5).item()  # 2·1² + 4·0.5²
     3.0
+    >>> fia(mu, delta, mu + 1, delta + 0.5, "mean").item()  # 1² + 0.5²
+    1.25
     """
+    check_choice("reduction", reduction, FIA_REDUCTIONS)
     # Variances and covariances would broadcast.
     if mu.shape != mu_mean.shape or delta.shape != delta_mean.shape:
         raise ValueError(
             f"fia: mu {tuple(mu.shape)}, delta {tuple(delta.shape)} do not match the consensus's"
             f" {tuple(mu_mean.shape)}, {tuple(delta_mean.shape)}; use one `diagonal` setting everywhere"
         )
-    mean_gap = (mu - mu_mean.detach()).square().sum()
-    covariance_gap = (delta - delta_mean.detach()).square().sum()
-    return (mean_gap + covariance_gap) / mu.shape[0]
+    mean_gap = (mu - mu_mean.detach()).square()
+    covariance_gap = (delta - delta_mean.detach()).square()
+    if reduction == "mean":
+        return mean_gap.mean() + covariance_gap.mean()
+    return (mean_gap.sum() + covariance_gap.sum()) / mu.shape[0]
 
 
 def fbm(mu: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ def label_smoothing(logits: Tensor, labels: Tensor, smoothing: float, weight: Te
     return F.cross_entropy(logits, labels, weight=weight, label_smoothing=smoothing)
 
 
-def fntd_cap(confidence: float, classes: int, temperature: float = 3.0) -> float:
+def fntd_cap(confidence: float, classes: int, temperature: float = 3.0, tau_squared: bool = True) -> float:
     """The probability of the true class at which CE + masked FNTD has its minimum.
 
     Masked FNTD (`fntd`) has the gradient τ (1 − q_y) s_y on the true logit, where q = σ(z_T / τ) is the teacher and
@@ -48,6 +48,7 @@ def fntd_cap(confidence: float, classes: int, temperature: float = 3.0) -> float
         confidence: the teacher's probability of the true class, at temperature 1; below 1.
         classes: C.
         temperature: τ.
+        tau_squared: whether FNTD has the factor τ²; without it, read 1 / τ for τ on the right side.
     """
     if not 0 < confidence < 1 or classes < 2:
         raise ValueError(f"confidence {confidence:g} should lie between 0 and 1, and classes {classes} be at least 2")
@@ -56,7 +57,8 @@ def fntd_cap(confidence: float, classes: int, temperature: float = 3.0) -> float
         return 1 / (1 + (classes - 1) * math.exp(-gap))
 
     gap_of_teacher = math.log(confidence / (1 - confidence) * (classes - 1))
-    pull = temperature * (1 - true_class(gap_of_teacher / temperature))
+    factor = temperature if tau_squared else 1 / temperature
+    pull = factor * (1 - true_class(gap_of_teacher / temperature))
     low, high = -100.0, 100.0
     for _ in range(100):
         gap = (low + high) / 2
@@ -67,13 +69,13 @@ def fntd_cap(confidence: float, classes: int, temperature: float = 3.0) -> float
     return true_class(low)
 
 
-def matched_smoothing(confidence: float, classes: int, temperature: float = 3.0) -> float:
+def matched_smoothing(confidence: float, classes: int, temperature: float = 3.0, tau_squared: bool = True) -> float:
     """ε with which `label_smoothing` has its minimum at `fntd_cap`: 1 − ε + ε / C = p_y, so ε = (1 − p_y) C / (C − 1).
 
     >>> round(matched_smoothing(0.86, classes=10), 3)
     0.475
     """
-    epsilon = (1 - fntd_cap(confidence, classes, temperature)) * classes / (classes - 1)
+    epsilon = (1 - fntd_cap(confidence, classes, temperature, tau_squared)) * classes / (classes - 1)
     if epsilon > 1:
         raise ValueError(
             f"FNTD with {classes} classes, temperature {temperature:g} and a teacher of {confidence:g} prefers a wrong "

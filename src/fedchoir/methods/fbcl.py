@@ -16,6 +16,9 @@ from fedchoir.payload import MODEL, MODULE, Payload, sends, state_payload
 class FBCLParams(Settings):
     depth: int = Field(64, ge=1, description="D: depth of the common feature space; δ costs B·D² numbers")
     diagonal: bool = Field(False, description="send the variances alone (B·D) instead of the covariances (B·D²)")
+    fia_reduction: Literal["sum", "mean"] = Field(
+        "sum", description="FIA over the entries of μ and δ: sum (eq. 3), or mean, beside which λ·FBM has an effect"
+    )
     use_fia: bool = Field(True, description="feature instance-level alignment on/off (Table 5)")
     use_fbm: bool = Field(True, description="feature basic-matrix consistency on/off (Table 5)")
     use_cnd: bool = Field(True, description="correct not-target distillation on/off (Table 5)")
@@ -28,6 +31,11 @@ class FBCLParams(Settings):
     )
     teacher: Literal["previous", "updated"] = Field(
         "previous", description="CND's old model: that of the last round's end (Algorithm 1), or after the public phase"
+    )
+    teacher_batchnorm: Literal["eval", "train"] = Field(
+        "eval",
+        description="BatchNorm mode of the old models: eval has the statistics of the public set after the public "
+        "phase, train those of the batch",
     )
 
 
@@ -92,20 +100,21 @@ class FBCL(PreviousTeacher):
         """eq. 5."""
         p = self.params
         mu, delta = self.gaussian(client, batch.inputs)
-        loss = fia(mu, delta, batch["mu"], batch["delta"]) if p.use_fia else mu.new_zeros(())
+        loss = fia(mu, delta, batch["mu"], batch["delta"], p.fia_reduction) if p.use_fia else mu.new_zeros(())
         return loss + p.fbm_weight * fbm(mu) if p.use_fbm else loss
 
     # -- local phase -----------------------------------------------------------------------------------------------
 
     def local_update(self, client: Client) -> None:
         targets: dict[str, Any] = {}
-        if self.params.use_cnd:
-            if self.params.teacher == "updated":
+        p, mode = self.params, self.params.teacher_batchnorm
+        if p.use_cnd:
+            if p.teacher == "updated":
                 self.store_teacher(client)
-            targets["teacher"] = Teacher(client.stored_weights("teacher"))
-        if self.params.use_frr:
+            targets["teacher"] = Teacher(client.stored_weights("teacher"), batchnorm=mode)
+        if p.use_frr:
             branch = deepcopy(client.modules["map"]).requires_grad_(False)
-            targets["mu"] = Teacher(client.snapshot(), lambda model, x: mapped_mean(branch(model.feature_map(x))))
+            targets["mu"] = Teacher(client.snapshot(), lambda model, x: mapped_mean(branch(model.feature_map(x))), mode)
         client.train(self.local_loss, **targets)
 
     def local_loss(self, client: Client, batch: Batch) -> Tensor:

@@ -27,6 +27,7 @@ class FCCLPlusParams(FCCLPublicParams):
         description="masked: eq. 13, over all classes, target left out; renormalised: as in FedNTD, and where there "
         "are at most τ classes, because the masked form would not prefer the right one",
     )
+    tau_squared: bool = Field(True, description="factor τ² of FNTD and KD: in eq. 10 and the code, not in eq. 14")
     kd_share: float = Field(0.0, ge=0, le=1, description="share of the local epochs, the first, with KD (Table 17)")
     ewc_weight: float = Field(0.1, ge=0, description="λ of EWC (Table 16)")
     fisher: FisherForm = Field(
@@ -60,7 +61,9 @@ class FCCLPlus(FCCLPublicPhase):
         p = self.params
         if p.regulariser == "label-smoothing":
             try:
-                self.smoothing = matched_smoothing(p.smoothing_confidence, len(spec.classes), p.temperature)
+                self.smoothing = matched_smoothing(
+                    p.smoothing_confidence, len(spec.classes), p.temperature, p.tau_squared
+                )
             except ValueError as error:
                 raise UsageError(f"regulariser = 'label-smoothing' is not possible: {error}") from None
 
@@ -104,15 +107,15 @@ class FCCLPlus(FCCLPublicPhase):
 
     def fntd_loss(self, client: Client, batch: Batch) -> Tensor:
         """eq. 14."""
-        z = client.logits(batch.inputs)
-        form = self.params.fntd_form if z.shape[1] > self.params.temperature else "renormalised"
-        distance = fntd(z, batch["teacher"], batch.labels, self.params.temperature, form)
+        p, z = self.params, client.logits(batch.inputs)
+        form = p.fntd_form if z.shape[1] > p.temperature else "renormalised"
+        distance = fntd(z, batch["teacher"], batch.labels, p.temperature, form, p.tau_squared)
         return client.cross_entropy(z, batch.labels) + distance
 
     def kd_loss(self, client: Client, batch: Batch) -> Tensor:
         """eq. 10."""
-        z = client.logits(batch.inputs)
-        return client.cross_entropy(z, batch.labels) + kd(z, batch["teacher"], self.params.temperature)
+        p, z = self.params, client.logits(batch.inputs)
+        return client.cross_entropy(z, batch.labels) + kd(z, batch["teacher"], p.temperature, p.tau_squared)
 
     def dual_loss(self, client: Client, batch: Batch) -> Tensor:
         """eq. 19, FCCL's objective: "without FNTD" in the ablations (section 4.3)."""

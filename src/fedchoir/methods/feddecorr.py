@@ -1,6 +1,8 @@
 """FedDecorr. Shi et al., Towards Understanding and Mitigating Dimensional Collapse in Heterogeneous Federated
 Learning, ICLR 2023."""
 
+from typing import Literal
+
 from torch import Tensor
 
 from fedchoir.losses import decorrelation
@@ -10,6 +12,9 @@ from fedchoir.methods.fedavg import FedAvg
 
 class FedDecorrParams(Settings):
     decorrelation_weight: float = Field(0.1, ge=0, description="β: weight of the decorrelation of features")
+    scale: Literal["paper", "official"] = Field(
+        "paper", description="of the decorrelation: mean squared correlation, or (B−1)²/B times it (released code)"
+    )
 
 
 class FedDecorr(FedAvg):
@@ -22,5 +27,6 @@ class FedDecorr(FedAvg):
     params: FedDecorrParams
 
     def local_loss(self, client: Client, batch: Batch) -> Tensor:
+        p = self.params
         h, z = client.features_and_logits(batch.inputs)
-        return client.cross_entropy(z, batch.labels) + self.params.decorrelation_weight * decorrelation(h)
+        return client.cross_entropy(z, batch.labels) + p.decorrelation_weight * decorrelation(h, p.scale)

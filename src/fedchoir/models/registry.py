@@ -6,7 +6,7 @@ What WIDTH means depends on the architecture:
 
 - ``resnet*`` ``vgg9`` ``alexnet`` ``simple_cnn`` ``cnn2``: channels of the first stage or convolution; the
   other widths keep their ratio to it. ``resnet10@16`` has widths 16, 32, 64, 128, not 64 to 512.
-- ``mobilenet_v2`` ``efficientnet_b0`` ``googlenet``: a multiplier of all channel counts; depth stays.
+- ``mobilenet_v2`` ``efficientnet_b0*`` ``googlenet*``: a multiplier of all channel counts; depth stays.
 - ``mlp``: hidden units. ``logistic`` has no width.
 
 Random weights are drawn from torch's global generator: seed it before :func:`build`.

@@ -3,6 +3,9 @@
 ``@WIDTH`` is torchvision's width multiplier (channels are rounded to multiples of 8); depth never changes.
 BatchNorm's running variance is initially 1, far above that of the activations: accuracy in eval mode is near chance
 for about the first 60 training steps.
+
+``efficientnet_b0_cifar`` is the network of FCCL's and FCCL+'s released code: 320 features, because it has no last
+convolution to 1280, no stochastic depth (its rate is never raised from 0), and torch's initial weights.
 """
 
 from torch import nn
@@ -49,11 +52,26 @@ def _efficientnet_b0(spec: Spec) -> Model:
     return _model(spec, net.features, net.classifier[-1].in_features)
 
 
+def _efficientnet_b0_cifar(spec: Spec) -> Model:
+    """Features are 320·multiplier wide."""
+    stages = [MBConvConfig(*stage, width_mult=spec.width) for stage in _EFFICIENTNET_B0]
+    trunk = EfficientNet(stages, dropout=_DROPOUT, stochastic_depth_prob=0.0, num_classes=1).features[:-1]
+    for layer in trunk.modules():
+        if isinstance(layer, nn.Conv2d):
+            layer.reset_parameters()
+    return _model(spec, trunk, stages[-1].out_channels)
+
+
 ARCHITECTURES = {
     "mobilenet_v2": Architecture(
         "MobileNetV2, total stride 8 instead of 32; @WIDTH = width multiplier (1.0)", _mobilenet_v2, 1.0
     ),
     "efficientnet_b0": Architecture(
         "EfficientNet-B0, total stride 16 instead of 32; @WIDTH = width multiplier (1.0)", _efficientnet_b0, 1.0
+    ),
+    "efficientnet_b0_cifar": Architecture(
+        "EfficientNet-B0 of FCCL's released code: 320 features, no stochastic depth; @WIDTH = width multiplier (1.0)",
+        _efficientnet_b0_cifar,
+        1.0,
     ),
 }
