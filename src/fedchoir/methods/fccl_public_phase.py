@@ -21,7 +21,9 @@ class FCCMParams(Settings):
 
 class FCCLPublicParams(FCCMParams):
     omega: float = Field(3.0, ge=0, description="ω of eq. 6: weight of FISL")
-    similarity_temperature: float = Field(0.02, gt=0, description="μ of eq. 3: temperature of the similarities")
+    similarity_temperature: float = Field(
+        0.02, gt=0, description="μ of eq. 3: temperature of the similarities (text: 0.02, Table 7: 0.002)"
+    )
     use_fisl: bool = Field(True, description="FISL on/off (Table 10)")
 
 
