@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedchoir.core.assignment import derangement, random_costs
+from fedchoir.core.assignment import assign, derangement, random_costs
 
 ENTRIES = st.one_of(st.floats(-1e6, 1e6), st.sampled_from([0.0, 1.0, float("inf"), float("nan"), -float("inf"), 1e30]))
 
@@ -70,3 +70,26 @@ def test_random_costs_prefer_no_pair() -> None:
 def test_one_client_alone_is_refused() -> None:
     with pytest.raises(ValueError, match="2 or more"):
         derangement(torch.zeros(1, 1))
+
+
+@given(costs())
+@settings(max_examples=100, deadline=None)
+def test_the_other_rules_keep_no_item_in_its_place_whatever_the_costs(cost: torch.Tensor) -> None:
+    assert is_derangement(assign(cost, "greedy"))
+    assert all(i != j for i, j in enumerate(assign(cost, "argmin")))
+
+
+@given(st.integers(2, 7), st.integers(0, 2**31))
+@settings(max_examples=40, deadline=None)
+def test_argmin_is_the_cheapest_target_of_each_item_alone(n: int, seed: int) -> None:
+    cost = torch.rand(n, n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    expected = [min((j for j in range(n) if j != i), key=lambda j: float(cost[i, j])) for i in range(n)]
+    assert assign(cost, "argmin") == expected
+    totals = [sum(float(cost[i, j]) for i, j in enumerate(assign(cost, rule))) for rule in ("argmin", "assignment")]
+    assert totals[0] <= totals[1] <= sum(float(cost[i, j]) for i, j in enumerate(assign(cost, "greedy"))) + 1e-12
+
+
+def test_greedy_takes_the_cheapest_pair_first_and_repairs_an_item_that_has_only_its_own_place_left() -> None:
+    cost = torch.tensor([[0.0, 1.0, 5.0], [2.0, 0.0, 9.0], [9.0, 9.0, 0.0]])
+    # 0 → 1, then 1 → 0; 2 has only its own place left: with 0 the total is 9 + 2 + 5, with 1 it is 1 + 9 + 9
+    assert assign(cost, "greedy") == [2, 0, 1]

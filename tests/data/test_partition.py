@@ -33,7 +33,8 @@ def test_any_draw_uses_every_image_once_and_starves_nobody(labels, clients, beta
     least = min_samples(len(labels), clients)
     assert least >= 1
     uneven = lognormal(tensor, clients, min(1 / beta, 10), seed)
-    for drawn in (dirichlet(tensor, clients, beta, seed), iid(tensor, clients, seed), uneven):
+    capped = dirichlet(tensor, clients, beta, seed, cap=True)
+    for drawn in (dirichlet(tensor, clients, beta, seed), capped, iid(tensor, clients, seed), uneven):
         assert len(drawn.positions) == clients
         assert_every_image_once(drawn.positions, len(labels))
         assert min(map(len, drawn.positions)) >= least
@@ -45,6 +46,22 @@ def test_hopeless_dirichlet_draw_is_repaired_and_says_so():
     assert_every_image_once(drawn.positions, 10000)
     assert min(map(len, drawn.positions)) == 10
     assert "of 200 clients drew fewer than 10 samples" in drawn.notes[0]
+
+
+def test_a_cap_makes_sizes_more_alike_and_no_client_gets_a_class_once_it_is_full():
+    labels = torch.arange(50000) % 10
+
+    def variation(cap: bool) -> float:
+        sizes = [torch.tensor([len(p) for p in dirichlet(labels, 10, 0.1, s, cap=cap).positions]).float()
+                 for s in range(40)]  # fmt: skip
+        return float(torch.stack([s.std(correction=0) / s.mean() for s in sizes]).mean())
+
+    assert 0.60 < variation(False) < 0.75
+    assert 0.38 < variation(True) < 0.50
+    for positions in dirichlet(labels, 10, 0.1, 0, cap=True).positions:
+        counts = labels[positions].bincount(minlength=10)
+        before_the_last = positions.numel() - int(counts[counts.nonzero().max()])
+        assert before_the_last < 5000  # it was not full when it got its last class
 
 
 def test_large_beta_is_even_and_small_beta_is_not():

@@ -85,7 +85,7 @@ def test_models_go_where_the_matrix_says() -> None:
     for rule in ("consistency", "inconsistency", "random"):
         method = a_method(clients=10, broadcast=rule)
         method.consistency = lambda models: v
-        sent = method.broadcast(aggregated, 0, 0)
+        (sent,) = method.broadcast(aggregated, 0, 0)
         where = {int(p["prototypes"][0, 0]): target for target, p in sent.items()}
         assert sorted(where) == sorted(sent) == [3, 5, 7, 9]
         assert all(source != target for source, target in where.items())
@@ -104,7 +104,7 @@ def test_global_prototypes_are_the_mean_over_those_who_have_the_class() -> None:
     two = Payload(
         prototypes=torch.tensor([[3.0], [0.0], [7.0], [0.0], [0.0]]), present=torch.tensor([1, 0, 1, 0, 0]) > 0
     )
-    sent = method.broadcast({0: one, 1: two}, 0, 0)
+    (sent,) = method.broadcast({0: one, 1: two}, 0, 0)
     for target, source in ((0, two), (1, one)):
         received = sent[target]
         assert received["global_prototypes"].flatten().tolist() == [2.0, 5.0, 7.0, 0.0, 0.0]

@@ -8,6 +8,7 @@ from torch import nn
 
 from fedchoir.models import build
 from fedchoir.models.projection import ProjectedModel
+from fedchoir.models.spec import ModelSpec
 from fedchoir.utils.errors import UsageError
 from fedchoir.utils.input_spec import InputSpec
 
@@ -63,3 +64,20 @@ def test_the_map_and_its_gradient_are_those_of_the_whole_model() -> None:
 def test_an_unknown_projection_is_one_line() -> None:
     with pytest.raises(UsageError, match="projection = 'none': it should be linear or pooled"):
         ProjectedModel(build("mlp@12", 5, IMAGES), 4, "none")  # type: ignore[arg-type]
+
+
+def test_a_model_name_may_ask_for_moons_projection_head() -> None:
+    """Features after ReLU are not negative; behind the head they have both signs and the width that was asked for."""
+    x = torch.randn(16, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    torch.manual_seed(0)
+    plain, signed = build("resnet10@4", 5).eval(), build("resnet10@4[projection=6]", 5).eval()
+    assert (plain.features(x) >= 0).all()
+    h = signed.features(x)
+    assert h.shape == (16, 6)
+    assert signed.feature_dim == 6
+    assert (h < 0).any()
+    assert (h > 0).any()
+    assert signed(x).shape == (16, 5)
+    assert ModelSpec.parse(signed.name).architecture == "resnet10@4[projection=6]"
+    with pytest.raises(UsageError, match="projection"):
+        build("resnet10@4[projection=1]", 5)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedchoir.payload import Payload
 
@@ -141,3 +141,15 @@ def rounded(t: Tensor, dtype: torch.dtype) -> Tensor:
 def _sum_dtype(t: Tensor) -> torch.dtype:
     # Integer counters such as BatchNorm's num_batches_tracked are averaged in float64.
     return t.dtype if t.is_floating_point() else torch.float64
+
+
+@torch.no_grad()
+def blend(module: nn.Module, state: Mapping[str, Tensor], share: Tensor | float) -> None:
+    """Replace a module's weights by (1 − share)·own + share·state, in place; counters follow the larger share."""
+    for name, own in module.state_dict().items():
+        other = state[name]
+        own.copy_(
+            own.lerp(other, share)
+            if own.is_floating_point()
+            else torch.where(torch.as_tensor(share, device=own.device) > 0.5, other, own)
+        )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def draw_partition(labels: Tensor, clients: int, seed: int, options: DataOptions) -> partition.Partition:
     """The partition that the options name."""
     if options.partition == "dirichlet":
-        return partition.dirichlet(labels, clients, options.beta, seed)
+        return partition.dirichlet(labels, clients, options.beta, seed, cap=options.dirichlet_cap)
     if options.partition == "shards":
         return partition.shards(labels, clients, options.shards_per_client, seed)
     if options.partition == "classes":

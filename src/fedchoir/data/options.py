@@ -54,6 +54,10 @@ class DataOptions(Options):
     beta: float = Field(
         0.5, gt=0, allow_inf_nan=False, description="concentration of the Dirichlet split: small is skewed"
     )
+    dirichlet_cap: bool = Field(
+        False,
+        description="Dirichlet split: a client that has an equal share of all samples gets none of further classes",
+    )
     shards_per_client: int = Field(2, ge=1, description="for partition=shards")
     classes_per_client: int = Field(2, ge=1, description="for partition=classes")
     label_noise: float = Field(0.0, ge=0, lt=1, description="share of private labels that are wrong")

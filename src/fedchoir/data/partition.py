@@ -5,6 +5,7 @@ Nothing is drawn again, so it always terminates.
 """
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,14 +40,26 @@ def min_samples(samples: int, clients: int) -> int:
     return max(min(2, share), min(MIN_SAMPLES, share // 2))
 
 
-def dirichlet(labels: Tensor, clients: int, beta: float, seed: int, least: int | None = None) -> Partition:
-    """Split every class in proportions drawn from Dirichlet(β, …, β); small β means skewed."""
+def dirichlet(
+    labels: Tensor, clients: int, beta: float, seed: int, least: int | None = None, *, cap: bool = False
+) -> Partition:
+    """Split every class in proportions drawn from Dirichlet(β, …, β); small β means skewed.
+
+    ``cap``: a client that has an equal share of all samples (N / clients) gets nothing of the classes that follow, as in
+    NIID-Bench (Li et al., ICDE 2022) and the codes that are built on it; sizes then differ less.
+    """
     rng = _rng(seed, "dirichlet", labels, clients)
     chunks: list[list[np.ndarray]] = [[] for _ in range(clients)]
+    limit = len(labels) / clients if cap else math.inf
     for positions in _by_class(labels, rng):
         proportions = rng.dirichlet(np.full(clients, beta))
-        if not np.isfinite(proportions).all():  # β so small that every draw underflowed
-            proportions = np.eye(clients)[rng.integers(clients)]
+        full = np.array([sum(map(len, c)) >= limit for c in chunks])
+        if full.any():
+            proportions[full] = 0
+            proportions /= max(proportions.sum(), np.finfo(float).tiny)
+        if not np.isclose(proportions.sum(), 1):  # β so small that every draw underflowed
+            others = np.flatnonzero(~full)
+            proportions = np.eye(clients)[others[rng.integers(len(others))]]
         cuts = np.rint(np.cumsum(proportions)[:-1] * len(positions)).astype(np.int64)
         for client, chunk in zip(chunks, np.split(positions, cuts), strict=True):
             client.append(chunk)

@@ -68,11 +68,3 @@ def divergence(model: Model, weights: Mapping[str, Tensor]) -> Tensor:
         raise UsageError(f"fedu and fedema compare the layers before the head, and model '{model.name}' has none")
     own = dict(model.named_parameters())
     return torch.stack([torch.dist(own[name], weights[name]) for name in layers]).mean()
-
-
-@torch.no_grad()
-def blend(module: nn.Module, state: Mapping[str, Tensor], share: Tensor) -> None:
-    """Replace a module's weights by (1 − share)·own + share·state, in place; counters follow the larger share."""
-    for name, own in module.state_dict().items():
-        other = state[name]
-        own.copy_(own.lerp(other, share) if own.is_floating_point() else torch.where(share > 0.5, other, own))

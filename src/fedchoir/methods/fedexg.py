@@ -77,8 +77,9 @@ class FedExg(FedAvg):
         yield Step(self.local_update)  # phase I
         for number in range(self.params.exchanges):
             models = yield Exchange(self.share_model, aggregator=gather, dims=self.dims)
-            if len(models) >= 2:
-                yield Step(self.cross_train, received=self.broadcast(models, r.index, number))  # phases II and III
+            if len(models) >= 2:  # phases II and III
+                for received in self.broadcast(models, r.index, number):
+                    yield Step(self.cross_train, received=received)
         self.server = dict((yield Exchange(self.upload, aggregator=self.weighting, dims=self.dims)))  # phase IV
 
     def local_update(self, client: Client) -> None:
@@ -89,13 +90,20 @@ class FedExg(FedAvg):
         """The model that another client will train."""
         return self.upload(client)
 
-    def broadcast(self, models: Models, round_index: int, number: int) -> Models:
-        """Another client's model for every client (phase II)."""
+    def broadcast(self, models: Models, round_index: int, number: int) -> list[Models]:
+        """Another client's model for every client (phase II), in steps."""
         senders = list(models)
-        targets = derangement(self.costs(models, round_index, number))
+        targets = self.targets(self.costs(models, round_index, number))
         self.moves.append([(i, senders[j]) for i, j in zip(senders, targets, strict=True)])
-        order = {"exchange": float(number)}
-        return {j: Payload(models[i], scalars=order) for i, j in self.moves[-1]}
+        return self.in_steps(self.moves[-1], models, number)
+
+    def targets(self, costs: Tensor) -> list[int]:
+        """The position of the client that gets the i-th client's model, for each i: each client is there once."""
+        return derangement(costs)
+
+    def in_steps(self, moves: list[tuple[int, int]], models: Models, number: int) -> list[Models]:
+        """The models that clients receive, by client, in the steps of cross-training: one step for one model each."""
+        return [{j: Payload(models[i], scalars={"exchange": float(number)}) for i, j in moves}]
 
     def server_metrics(self) -> dict[str, Any]:
         return {"exchanges": self.moves}

@@ -9,7 +9,7 @@ from fedchoir.core.aggregation import weighted_mean
 from fedchoir.losses import feature_diversity, kd
 from fedchoir.losses._common import one_hot
 from fedchoir.methods.api import Aggregator, Batch, ByName, Client, Exchange, Field, Round, Script
-from fedchoir.methods.fedct import Classifier
+from fedchoir.methods.fedct_broadcast import Classifier
 from fedchoir.methods.lg_fedavg import LGFedAvg, LGFedAvgParams, head_fields
 from fedchoir.payload import Declaration, Payload, sends, state_payload
 from fedchoir.utils.rng import generator, seeded

@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 
 from fedchoir.losses import class_prototypes
 from fedchoir.methods.api import Client, Exchange, Field, Round, Script, Settings, gather
-from fedchoir.methods.fedct import Classifier
+from fedchoir.methods.fedct_broadcast import Classifier
 from fedchoir.methods.lg_fedavg import LGFedAvg, LGFedAvgParams, head_state
 from fedchoir.methods.server_training import prototype_rows, train_on_rows
 from fedchoir.payload import Payload, sends, state_payload

@@ -1,7 +1,8 @@
 """FedU. Zhuang et al., Collaborative Unsupervised Visual Representation Learning from Decentralized Data, ICCV 2021."""
 
+from fedchoir.core.aggregation import blend
 from fedchoir.methods.api import Client, Field
-from fedchoir.methods.fedbyol import FedBYOL, blend, divergence, online
+from fedchoir.methods.fedbyol import FedBYOL, divergence, online
 from fedchoir.methods.self_supervised import SelfSupervisedParams
 from fedchoir.payload import Payload
 

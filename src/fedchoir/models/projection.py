@@ -12,6 +12,7 @@ from fedchoir.models.base import Model
 from fedchoir.utils.errors import UsageError
 
 Projection = Literal["linear", "pooled"]
+Layer = Literal["linear", "pooled", "mlp"]
 
 
 class ProjectedModel(Model):
@@ -20,7 +21,9 @@ class ProjectedModel(Model):
     Args:
         model: any model; its own head is not used and is removed.
         width: of the projected features.
-        projection: ``linear`` is a learned layer; ``pooled`` averages neighbouring features, without parameters.
+        projection: ``linear`` is a learned layer; ``pooled`` averages neighbouring features, without parameters;
+            ``mlp`` is MOON's head (Li et al., CVPR 2021), two linear layers with ReLU between them. After ``linear`` and
+            ``mlp`` features may be negative.
 
     >>> from fedchoir.models import build
     >>> model = ProjectedModel(build("mlp", 3), 8)
@@ -28,7 +31,7 @@ class ProjectedModel(Model):
     (torch.Size([2, 8]), Linear(in_features=8, out_features=3, bias=True))
     """
 
-    def __init__(self, model: Model, width: int, projection: Projection = "linear") -> None:
+    def __init__(self, model: Model, width: int, projection: Layer = "linear") -> None:
         super().__init__(model.name, map_dim=model.map_dim, feature_dim=width, num_classes=model.num_classes)
         self.memory_format, self.notes, self.trunk_lr = model.memory_format, model.notes, model.trunk_lr
         self.backbone = model.encoder()
@@ -80,9 +83,11 @@ class ProjectedModel(Model):
         return self.backbone.recomputable()
 
 
-def _layer(projection: Projection, inputs: int, width: int) -> nn.Module:
-    if projection not in get_args(Projection):
+def _layer(projection: Layer, inputs: int, width: int) -> nn.Module:
+    if projection not in get_args(Layer):
         raise UsageError(f"projection = {projection!r}: it should be {' or '.join(get_args(Projection))}")
+    if projection == "mlp":
+        return nn.Sequential(nn.Linear(inputs, inputs), nn.ReLU(), nn.Linear(inputs, width))
     if inputs == width:
         return nn.Identity()
     return nn.Linear(inputs, width) if projection == "linear" else PooledFeatures(width)

@@ -19,6 +19,7 @@ from importlib import import_module
 from pathlib import Path
 
 from fedchoir.models.base import Architecture, Model, Spec
+from fedchoir.models.projection import ProjectedModel
 from fedchoir.models.spec import TIMM, ModelSpec
 from fedchoir.models.trust import trusted
 from fedchoir.utils.errors import UsageError
@@ -99,6 +100,8 @@ def build(name: str, num_classes: int, inputs: InputSpec = IMAGES_32) -> Model:
         raise UsageError(f"num_classes is {num_classes}; a model needs at least 1 class")
     spec = trusted(name)
     model = _built(spec, num_classes, inputs)
+    if spec.projection:
+        model = ProjectedModel(model, spec.projection, "mlp")
     model.name = name
     if spec.weights:
         from fedchoir.models.weights import load_weights

@@ -42,6 +42,9 @@ class ModelSpec(Options):
     features: str | None = Field(None, min_length=1, description="layer whose output is the features")
     feature_map: str | None = Field(None, min_length=1, description="layer whose output is the last feature map")
     output: str | None = Field(None, min_length=1, description="entry of the model's output that is the logits")
+    projection: int | None = Field(
+        None, ge=2, le=4096, description="width of MOON's projection head before the classifier: features with a sign"
+    )
     train: Literal["all", "head"] = Field("all", description="head: the layers before the classifier are frozen")
     trunk_lr: float = Field(
         1.0, gt=0, le=1000, description="factor on the learning rate of the layers before the classifier"
@@ -90,7 +93,7 @@ class ModelSpec(Options):
     @property
     def architecture(self) -> str:
         """The string without weights and training options: clients with the same one can average their weights."""
-        return self._with_options({"features", "feature_map", "output"})
+        return self._with_options({"features", "feature_map", "output", "projection"})
 
     @property
     def kind(self) -> Kind:

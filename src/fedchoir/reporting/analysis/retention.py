@@ -4,6 +4,7 @@ FedCT Fig. 9 (accuracy per class before and after cross-training), Fig. 2 and 10
 clients).
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,14 +50,17 @@ def repeat_exchange(run: FinishedRun) -> list[MovedModel]:
         (models[k],) = perform(client, Exchange(method.share_model, dims=method.dims))
     if len(models) < 2:
         raise UsageError(f"{run.folder}: only one client takes part in a round, so no models are exchanged")
-    sent = method.broadcast(models, last, 0)
+    steps = method.broadcast(models, last, 0)
     moved = []
+    trained: Counter[int] = Counter()
     for source, target in method.moves[-1]:
         client = clients[target]
+        sent = Payload(steps[trained[target]][target], scalars={"exchange": 0.0})  # each model alone, not their mean
+        trained[target] += 1
         perform(client, Step(method.cross_train, received=sent))
         before, after = (
             client.frozen_copy({name: t.clone() for name, t in weights.items()})
-            for weights in (sent[target].under("weights"), client.snapshot())
+            for weights in (sent.under("weights"), client.snapshot())
         )
         moved.append(MovedModel(source, target, before, after))
     return moved
