@@ -148,8 +148,7 @@ def blend(module: nn.Module, state: Mapping[str, Tensor], share: Tensor | float)
     """Replace a module's weights by (1 − share)·own + share·state, in place; counters follow the larger share."""
     for name, own in module.state_dict().items():
         other = state[name]
-        own.copy_(
-            own.lerp(other, share)
-            if own.is_floating_point()
-            else torch.where(torch.as_tensor(share, device=own.device) > 0.5, other, own)
-        )
+        if own.is_floating_point():
+            own.copy_(own.lerp(other, share))
+        else:
+            own.copy_(torch.where(torch.as_tensor(share, device=own.device) > 0.5, other, own))

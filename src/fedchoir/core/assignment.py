@@ -10,8 +10,8 @@ from torch import Tensor
 from fedchoir.utils.rng import generator
 
 Rule = Literal["argmin", "greedy", "assignment"]
-"""``argmin``: every item takes its cheapest target, so a target may have several items or none. ``greedy``: the cheapest
-pair first, each target once. ``assignment``: each target once, at the smallest total cost (`derangement`)."""
+"""``argmin``: every item takes its cheapest target; a target may have several items or none. ``greedy``: the
+cheapest pair first, each target once. ``assignment``: each target once, at the smallest total cost (`derangement`)."""
 
 
 def assign(cost: Tensor, rule: Rule) -> list[int]:

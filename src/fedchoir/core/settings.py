@@ -110,6 +110,10 @@ class FederationOptions(Options):
         0, ge=0, description="end when no client improved on its validation share in n evaluated rounds; 0: never"
     )
 
+    def averaging_rounds(self, rounds: int) -> int:
+        """How often a run of so many rounds averages: once in each, unless a method counts its exchanges as rounds."""
+        return rounds
+
     @model_validator(mode="after")
     def _stopping_needs_validation(self) -> Self:
         if self.early_stopping and not self.validation:

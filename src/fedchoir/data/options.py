@@ -56,7 +56,7 @@ class DataOptions(Options):
     )
     dirichlet_cap: bool = Field(
         False,
-        description="Dirichlet split: a client that has an equal share of all samples gets none of further classes",
+        description="Dirichlet split: a client with an equal share of all samples gets no further classes",
     )
     shards_per_client: int = Field(2, ge=1, description="for partition=shards")
     classes_per_client: int = Field(2, ge=1, description="for partition=classes")

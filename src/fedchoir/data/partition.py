@@ -45,7 +45,7 @@ def dirichlet(
 ) -> Partition:
     """Split every class in proportions drawn from Dirichlet(β, …, β); small β means skewed.
 
-    ``cap``: a client that has an equal share of all samples (N / clients) gets nothing of the classes that follow, as in
+    ``cap``: a client that has an equal share of all samples (N / clients) gets nothing of further classes, as in
     NIID-Bench (Li et al., ICDE 2022) and the codes that are built on it; sizes then differ less.
     """
     rng = _rng(seed, "dirichlet", labels, clients)

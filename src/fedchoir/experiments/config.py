@@ -108,14 +108,15 @@ def make_plan(experiment: Experiment) -> Plan:
     method = methods.get(experiment.method)
     scenario = scenario_info(experiment.scenario, data_options(experiment.settings))
     name = f"{Path(experiment.scenario).name}-{experiment.method}-{experiment.profile}-seed{experiment.seed}"
+    params = make_params(method, scenario, experiment.profile, experiment.settings)
     plan = Plan(
         experiment=experiment,
-        params=make_params(method, scenario, experiment.profile, experiment.settings),
+        params=params,
         models=with_weights(
             experiment.models or (scenario.models if method.heterogeneous else (scenario.homogeneous_model,)),
             experiment.weights or (),
         ),
-        rounds=experiment.rounds or int(scenario.defaults.get("rounds", 40)),
+        rounds=params.averaging_rounds(experiment.rounds or int(scenario.defaults.get("rounds", 40))),
         public=(experiment.public or scenario.public) if method.needs_public else None,
         out=experiment.out or Path("runs") / name,
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from statistics import mean
-from typing import Any
+from typing import Any, Literal
 
 from fedchoir.core.result import Result
 from fedchoir.data.options import DataOptions
@@ -21,6 +21,8 @@ from fedchoir.experiments.reproduce import runs_of, table_with_runs, tables
 
 DATA = set(DataOptions.model_fields) | {"fraction"}
 """Settings that change the data. Runs that differ in one of them are not compared."""
+Unit = Literal["rounds", "interactions"]
+"""What a count of rounds counts: averagings, or exchanges of models as well."""
 IRRELEVANT = {"evaluate_every", "clients"}
 """Settings whose difference from the paper needs no note."""
 
@@ -29,7 +31,7 @@ IRRELEVANT = {"evaluate_every", "clients"}
 class Printed:
     """One number of one table: ``value`` is the average over clients, ``clients`` the values it averages where printed.
 
-    ``metric`` is ``intra``, ``inter`` or ``rounds`` (to reach ``target``). The accuracy of one global model is
+    ``metric`` is ``intra``, ``inter`` or ``rounds`` (to reach ``target``, counted in ``unit``). The accuracy of one global model is
     ``intra``. Where a paper prints no average, ``value`` is the mean of the columns.
     """
 
@@ -43,6 +45,7 @@ class Printed:
     sd: float | None = None
     clients: tuple[float, ...] = ()
     target: float | None = None
+    unit: Unit = "rounds"
     doubt: str = ""
 
 
@@ -76,6 +79,7 @@ def _numbers(block: Mapping[str, Any]) -> list[Printed]:
         "public": block.get("public"),
         "models": tuple(block["models"].split(",")) if "models" in block else None,
         "metric": {"accuracy": "intra"}.get(block["metric"], block["metric"]),
+        "unit": block.get("unit", "rounds"),
     }
     made = []
     for label, values in block["rows"].items():

@@ -32,6 +32,18 @@ class FedExgParams(Settings):
         None, description="epochs with another client's model after each exchange; default: local_epochs"
     )
 
+    rounds_unit: Literal["averaging", "interaction"] = Field(
+        "averaging",
+        description="what the run's number of rounds counts: averagings, or interactions, of which a round has N_e + 1",
+    )
+
+    def averaging_rounds(self, rounds: int) -> int:
+        """
+        >>> FedExgParams(rounds_unit="interaction", exchanges=1).averaging_rounds(100)
+        50
+        """
+        return max(1, rounds // (self.exchanges + 1)) if self.rounds_unit == "interaction" else rounds
+
     @field_validator("base_options")
     @classmethod
     def _check_base_options(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:

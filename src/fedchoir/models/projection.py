@@ -22,8 +22,8 @@ class ProjectedModel(Model):
         model: any model; its own head is not used and is removed.
         width: of the projected features.
         projection: ``linear`` is a learned layer; ``pooled`` averages neighbouring features, without parameters;
-            ``mlp`` is MOON's head (Li et al., CVPR 2021), two linear layers with ReLU between them. After ``linear`` and
-            ``mlp`` features may be negative.
+            ``mlp`` is MOON's head (Li et al., CVPR 2021), two linear layers with ReLU between them. Only after
+            ``linear`` and ``mlp`` may features be negative.
 
     >>> from fedchoir.models import build
     >>> model = ProjectedModel(build("mlp", 3), 8)

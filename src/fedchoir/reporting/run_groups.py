@@ -96,6 +96,16 @@ class Row:
         counts = [rounds_to_target(evaluated(r), target, self.metric) for r in self.results]
         return None if None in counts else mean(c for c in counts if c is not None)
 
+    def interactions_to(self, target: float) -> float | None:
+        """The same in interactions of a client with the server: exchanges of models count as well as averagings."""
+        rounds = self.rounds_to(target)
+        return None if rounds is None else rounds * interactions(self.results[0])
+
+
+def interactions(result: Result) -> int:
+    """Interactions of a round: averaging, and the exchanges of models before it."""
+    return 1 + int(result.settings.get("exchanges", 0))
+
 
 def _number(values: Sequence[float | None], digits: int) -> Number | None:
     defined = [value for value in values if value is not None]
@@ -166,7 +176,8 @@ def group_of(result: Result) -> str:
     shown = models[0] if len(set(models)) == 1 else ", ".join(models if len(models) <= 8 else dict.fromkeys(models))
     shown += "; rotated" if rotated else ""
     stops_early = result.planned if result.settings.get("early_stopping") else None
-    rounds = f"up to {stops_early} rounds" if stops_early else f"{result.rounds} rounds"
+    counted = result.rounds * (interactions(result) if result.settings.get("rounds_unit") == "interaction" else 1)
+    rounds = f"up to {stops_early} rounds" if stops_early else f"{counted} rounds"
     facts = [result.scenario, f"{len(models)} clients ({shown})", rounds, *_data_options(result)]
     return " · ".join(facts)
 

@@ -9,13 +9,13 @@ from typing import Any, Literal
 from rich.table import Table
 
 from fedchoir.core.metrics import METRICS
-from fedchoir.experiments.published import Match
+from fedchoir.experiments.published import Match, Unit
 from fedchoir.reporting.best_round import habit_fields, habit_sheet
 from fedchoir.reporting.costs import budget_of, budget_sheet, cost_of
 from fedchoir.reporting.difference_tables import difference_fields, difference_sheets
 from fedchoir.reporting.headline import SCOPES, heading
 from fedchoir.reporting.render import NONE, Cell, Sheet, latex, markdown, terminal
-from fedchoir.reporting.run_groups import Number, Row, delta, grouped, rows
+from fedchoir.reporting.run_groups import Number, Row, delta, grouped, interactions, rows
 from fedchoir.reporting.store import find_results
 from fedchoir.utils.sizes import readable_bytes
 
@@ -26,6 +26,7 @@ References = Mapping[str, Row]
 """The row of each group that the others are compared with, see `difference_tables.references`."""
 NO_REFERENCE = "no differences: this table has no solo row; --against LABEL compares with another one"
 WORST_NOTE = "worst, spread: the worst client on its own test data, and the standard deviation over the clients"
+INTERACTIONS_NOTE = "interactions: rounds with their exchanges of models, each of which counts like an averaging"
 Columns = list[tuple[str, Sequence[Cell]]]
 
 
@@ -121,6 +122,10 @@ def accuracy_sheet(group: str, group_rows: Sequence[Row], target: float | None =
     goals = [_target(row) if target is None else target for row in group_rows]
     if any(goal is not None for goal in goals):
         columns.append(("rounds", [Cell(_rounds(row, goal)) for row, goal in zip(group_rows, goals, strict=True)]))
+        if any(interactions(row.results[0]) > 1 for row in group_rows):
+            cells = [Cell(_rounds(row, goal, "interactions")) for row, goal in zip(group_rows, goals, strict=True)]
+            columns.append(("interactions", cells))
+            remarks = (*remarks, INTERACTIONS_NOTE)
     columns.append(("bytes / round", [Cell(readable_bytes(row.bytes_per_round)) for row in group_rows]))
     columns.append(("seconds", [Cell(f"{row.seconds:.1f}") for row in group_rows]))
     header, cells = zip(*columns, strict=True)
@@ -196,6 +201,7 @@ def record(row: Row, group_rows: Sequence[Row], view: View = "accuracy", target:
             facts[name] = over.mean
     if target is not None:
         facts[f"rounds_to_{target:g}"] = row.rounds_to(target)
+        facts[f"interactions_to_{target:g}"] = row.interactions_to(target)
     habit = habit_fields(row) if view == "best-round" else {}
     return facts | cost_of(row) | budget_of(row) | habit
 
@@ -238,12 +244,13 @@ def _target(row: Row) -> float | None:
     return printed.target if printed else None
 
 
-def _rounds(row: Row, goal: float | None) -> str:
+def _rounds(row: Row, goal: float | None, unit: Unit = "rounds") -> str:
     if goal is None:
         return NONE
-    reached = row.rounds_to(goal)
+    reached = row.rounds_to(goal) if unit == "rounds" else row.interactions_to(goal)
     own = f"{'not' if reached is None else f'{reached:g}'} to {goal:g} %"
-    return f"{own} (paper {row.published.printed['rounds'].value:g})" if _target(row) == goal else own
+    printed = row.published.printed.get("rounds")
+    return f"{own} (paper {printed.value:g})" if printed and (printed.target, printed.unit) == (goal, unit) else own
 
 
 def notes(group_rows: Sequence[Row]) -> tuple[str, ...]:
