@@ -135,3 +135,11 @@ def test_models_in_a_file_that_are_no_names_are_one_line(models: object, tmp_pat
     file.write_text(tomli_w.dumps({"method": "solo", "models": models}))
     with pytest.raises(UsageError, match=f"models = {models} is not possible"):
         read_experiment(file)
+
+
+@pytest.mark.parametrize(("exchanges", "averagings"), [(0, 200), (1, 100), (2, 66), (8, 22)])
+def test_rounds_may_count_interactions(exchanges: int, averagings: int) -> None:
+    """FedCT's Figure 5: 200 interactions, whatever the number of exchanges between two averagings."""
+    settings = {"exchanges": exchanges, "rounds_unit": "interaction"}
+    plan = make_plan(Experiment(method="fedexg", scenario="cifar10", rounds=200, settings=settings))
+    assert plan.rounds == averagings

@@ -8,7 +8,7 @@ import pytest
 from tests.fake_results import fake_result
 
 from fedchoir.core.result import Result
-from fedchoir.reporting.run_groups import delta, grouped, rounds_to_target, rows
+from fedchoir.reporting.run_groups import delta, group_of, grouped, interactions, rounds_to_target, rows
 
 
 def three_methods() -> list[Result]:
@@ -83,3 +83,15 @@ def test_a_title_has_the_names_of_columns() -> None:
     result = fake_result("fedmd").model_copy(update={"settings": {"columns": columns, "classes": ["ill", "well"]}})
     ((group, _),) = grouped(rows([result]))
     assert group.endswith(" · classes=ill,well · columns=age,sex")
+
+
+def test_runs_whose_rounds_count_interactions_are_in_the_group_of_runs_with_as_many_rounds() -> None:
+    """FedAvg with 100 rounds against 50 averagings with an exchange each."""
+    fedavg = fake_result("fedavg", "cifar10", rounds=100, settings={"clients": 10})
+    settings = {"clients": 10, "rounds_unit": "interaction"}
+    fedct = fake_result("fedct", "cifar10", rounds=100, settings=settings)
+    assert fedct.rounds == 50
+    other = fake_result("fedct", "cifar10", rounds=50, settings={"clients": 10})
+    assert group_of(fedavg) == group_of(fedct) != group_of(other)
+    assert interactions(fedavg) == 1
+    assert interactions(fedct) == 2

@@ -97,7 +97,8 @@ def test_rounds_to_a_target(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     extras = {"folder": str(tmp_path), "published": ["fedct/table6:fedct beta=0.1"]}
     result = fake_result("fedct", "cifar10", settings={"beta": 0.1}, extras=extras)
-    assert cells([result])["fedct"]["rounds"] == "2 to 76 % (paper 28)"
+    assert cells([result])["fedct"]["rounds"] == "2 to 76 %"
+    assert cells([result])["fedct"]["interactions"] == "4 to 76 % (paper 28)"  # each round has one exchange
     assert cells([result], target=79)["fedct"]["rounds"] == "not to 79 %"
 
 

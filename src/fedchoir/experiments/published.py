@@ -31,8 +31,8 @@ IRRELEVANT = {"evaluate_every", "clients"}
 class Printed:
     """One number of one table: ``value`` is the average over clients, ``clients`` the values it averages where printed.
 
-    ``metric`` is ``intra``, ``inter`` or ``rounds`` (to reach ``target``, counted in ``unit``). The accuracy of one global model is
-    ``intra``. Where a paper prints no average, ``value`` is the mean of the columns.
+    ``metric`` is ``intra``, ``inter`` or ``rounds`` (to reach ``target``, counted in ``unit``). The accuracy of one
+    global model is ``intra``. Where a paper prints no average, ``value`` is the mean of the columns.
     """
 
     table: str

@@ -122,9 +122,9 @@ def accuracy_sheet(group: str, group_rows: Sequence[Row], target: float | None =
     goals = [_target(row) if target is None else target for row in group_rows]
     if any(goal is not None for goal in goals):
         columns.append(("rounds", [Cell(_rounds(row, goal)) for row, goal in zip(group_rows, goals, strict=True)]))
-        if any(interactions(row.results[0]) > 1 for row in group_rows):
-            cells = [Cell(_rounds(row, goal, "interactions")) for row, goal in zip(group_rows, goals, strict=True)]
-            columns.append(("interactions", cells))
+        if any(interactions(row.results[0]) > 1 or _paper_unit(row) == "interactions" for row in group_rows):
+            counts = [_rounds(row, goal, "interactions") for row, goal in zip(group_rows, goals, strict=True)]
+            columns.append(("interactions", [Cell(count) for count in counts]))
             remarks = (*remarks, INTERACTIONS_NOTE)
     columns.append(("bytes / round", [Cell(readable_bytes(row.bytes_per_round)) for row in group_rows]))
     columns.append(("seconds", [Cell(f"{row.seconds:.1f}") for row in group_rows]))
@@ -244,13 +244,19 @@ def _target(row: Row) -> float | None:
     return printed.target if printed else None
 
 
+def _paper_unit(row: Row) -> Unit | None:
+    """What a paper's count of rounds counts."""
+    printed = row.published.printed.get("rounds")
+    return printed.unit if printed else None
+
+
 def _rounds(row: Row, goal: float | None, unit: Unit = "rounds") -> str:
     if goal is None:
         return NONE
     reached = row.rounds_to(goal) if unit == "rounds" else row.interactions_to(goal)
     own = f"{'not' if reached is None else f'{reached:g}'} to {goal:g} %"
-    printed = row.published.printed.get("rounds")
-    return f"{own} (paper {printed.value:g})" if printed and (printed.target, printed.unit) == (goal, unit) else own
+    same = (_target(row), _paper_unit(row)) == (goal, unit)
+    return f"{own} (paper {row.published.printed['rounds'].value:g})" if same else own
 
 
 def notes(group_rows: Sequence[Row]) -> tuple[str, ...]:
