@@ -3,10 +3,11 @@
     python benchmarks/fedct_bar.py --data-root DATA --out runs/fedct-bar --jobs 6
 
 Two stages of many independent runs that share the device; finished runs are not repeated. First, options are chosen on
-a validation split (a fifth of the training images, which no run of that stage trains on) with other seeds. Then every
-method runs on the real split with seeds 0, 1 and 2. All take the same number of gradient steps per round: a method that
-exchanges models trains half of the epochs before the exchange and half after it. Because an exchange costs as much
-communication as an averaging, FedAvg also runs twice the rounds with half the epochs.
+a validation split (a fifth of the training images, which no run of that stage trains on) with other seeds; an option at
+the edge of its grid is reported. Then every method runs on the real split with seeds 0, 1 and 2. All take the same
+number of gradient steps per round: a method that exchanges models trains half of the epochs before the exchange and
+half after it. Because an exchange costs as much communication as an averaging, FedAvg also runs twice the rounds with
+half the epochs.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from itertools import permutations
+from itertools import permutations, product
 from pathlib import Path
 from typing import Any
 
@@ -30,21 +31,20 @@ import torch
 
 from fedchoir import Experiment, run
 from fedchoir.core.result import load_result, read_events
-from fedchoir.experiments.config import make_plan
+from fedchoir.experiments.config import make_plan, parse_setting
 from fedchoir.experiments.prepare import prepare
 from fedchoir.reporting.run_groups import rounds_to_target
 
-CONTRAST = [{"kappa": k, "tau2": 0.5} for k in (1.0, 0.1, 0.5, 2.0, 5.0)] + [
-    {"kappa": k, "tau2": 0.05} for k in (0.1, 0.5)
-]
-AXES = {  # tuned one after the other; the papers' grids, and a smaller κ for short runs
-    "fedavg": [[{"local_lr": lr} for lr in (0.01, 0.03, 0.1)]],
-    "pgct": [CONTRAST[:5]],
+Grid = dict[str, tuple[float, ...]]
+CONTRAST: Grid = {"kappa": (0.1, 0.5, 1.0, 2.0, 5.0), "tau2": (0.02, 0.05, 0.1, 0.5)}
+GRIDS: dict[str, list[Grid]] = {  # all combinations of a grid, one grid after the other; wider than the papers'
+    "fedavg": [{"local_lr": (0.003, 0.01, 0.03, 0.1, 0.3)}],
+    "pgct": [CONTRAST],
     "fedct": [
         CONTRAST,
-        [{"eta": v} for v in (0.1, 0.01, 0.5)],
-        [{"lambda_hy": v} for v in (0.1, 0.3, 0.5)],
-        [{"lambda_mix": v} for v in (0.5, 0.1, 0.3)],
+        {"eta": (0.01, 0.1, 0.5, 1.0)},
+        {"lambda_hy": (0.0, 0.1, 0.3, 0.5)},
+        {"lambda_mix": (0.1, 0.3, 0.5, 0.7)},
     ],
 }
 FEDCT_VARIANTS: dict[str, dict[str, Any]] = {  # the method, a random assignment, and the ablations of Table III
@@ -91,6 +91,29 @@ def experiment_of(job: Job, out: Path) -> Experiment:
     )
 
 
+def combinations(grid: Grid) -> list[dict[str, float]]:
+    """Every point of a grid.
+
+    >>> combinations({"kappa": (0.5, 1.0), "tau2": (0.05,)})
+    [{'kappa': 0.5, 'tau2': 0.05}, {'kappa': 1.0, 'tau2': 0.05}]
+    """
+    return [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+
+
+def at_edges(chosen: dict[str, float], grids: list[Grid]) -> dict[str, str]:
+    """The options whose chosen value is the smallest or largest of its grid: a better one may lie beyond it.
+
+    >>> at_edges({"kappa": 0.1, "tau2": 0.1}, [CONTRAST])
+    {'kappa': 'smallest of 0.1, 0.5, 1.0, 2.0, 5.0'}
+    """
+    found = {}
+    for name, values in ((n, sorted(v)) for grid in grids for n, v in grid.items()):
+        if name in chosen and chosen[name] in (values[0], values[-1]):
+            end = "smallest" if chosen[name] == values[0] else "largest"
+            found[name] = f"{end} of {', '.join(map(str, values))}"
+    return found
+
+
 def run_all(jobs: list[Job], out: Path, parallel: int) -> None:
     """Run each unfinished job in a process of its own, ``parallel`` of them at a time."""
     unfinished = [job for job in jobs if not (job.folder(out) / "result.json").exists()]
@@ -120,16 +143,19 @@ class Comparison:
         }  # fmt: skip
         if args.private:
             self.common["private"] = [args.private]
+        self.common |= dict(map(parse_setting, args.set))
 
     def job(self, label: str, method: str, seed: int, root: Path, *, rounds: int, **settings: Any) -> Job:
         a = self.args
         return Job(label, method, seed, str(root), rounds, {**self.common, **settings}, a.model, a.device, a.precision)
 
     def tune(self, method: str, fixed: dict[str, Any]) -> dict[str, Any]:
-        """The options with the best mean validation accuracy, one axis after the other."""
-        best = {name: value for axis in AXES[method] for name, value in axis[0].items()}
-        for axis in AXES[method]:
-            best = self.choose(method, fixed, [{**best, **options} for options in axis[: self.args.candidates]])
+        """The options with the best mean validation accuracy, one grid after the other."""
+        best: dict[str, Any] = {}
+        for grid in GRIDS[method]:
+            best = self.choose(method, fixed, [{**best, **options} for options in combinations(grid)])
+        for name, where in at_edges(best, GRIDS[method]).items():
+            print(f"  {method}: {name} = {best[name]} is at the edge of its grid ({where})", flush=True)
         return best
 
     def choose(self, method: str, fixed: dict[str, Any], candidates: list[dict[str, Any]]) -> dict[str, Any]:
@@ -196,6 +222,7 @@ class Comparison:
         return {
             "arguments": {k: v for k, v in vars(self.args).items() if k not in ("data_root", "out", "one")},
             "common": self.common, "chosen": chosen,
+            "at_edges": {method: at_edges(options, GRIDS[method]) for method, options in chosen.items()},
             "validation": self.tried, "target": target, "target_of": first, "rows": rows,
             "device": results[first][0].device, "versions": results[first][0].versions,
         }  # fmt: skip
@@ -262,7 +289,7 @@ def options() -> argparse.Namespace:
         default=["fedavg", "fedavg-twice", "fedexg", "pgct", "fedct"],
         choices=["fedavg", "fedavg-twice", "fedexg", "pgct", *FEDCT_VARIANTS],
     )
-    parser.add_argument("--candidates", type=int, default=99, help="the first values of each grid only")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="an option of all runs")
     parser.add_argument("--private", type=int, default=0, help="training images; 0: all")
     parser.add_argument("--model", default="resnet18@16")
     parser.add_argument("--device", default="auto")

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fedchoir.core.evaluation import evaluate
+from fedchoir.reporting.analysis.compute import NotAvailable, activation, cka
 from fedchoir.reporting.analysis.load import load_run, normalised, outputs
 from fedchoir.utils.errors import UsageError
 
@@ -56,3 +57,30 @@ def test_outputs_do_not_move_batchnorm(play, tmp_path: Path) -> None:
     before = client.snapshot()
     outputs(client, normalised(run.scenario.tests["red"]))
     assert all(torch.equal(before[name], t) for name, t in client.model.state_dict().items())
+
+
+def test_figures_that_compare_clients_have_their_own_models_before_averaging(play, tmp_path: Path) -> None:
+    """With the global model in every client, CKA would be 1 everywhere and all activation maps equal."""
+    play("fedct", rounds=2)
+    run = load_run(tmp_path / "run", device="cpu")
+    evaluated = [client.snapshot() for client in run.clients]
+    assert all(torch.equal(evaluated[0][name], t) for name, t in evaluated[1].items())
+    matrix = torch.tensor(cka(run)["matrix"])
+    assert (matrix.diagonal() > 0.999).all()
+    assert (matrix - torch.eye(3) * matrix).max() < 0.999
+    heats = [row["heat"] for row in activation(run)["rows"]]
+    assert any(heat[0] != heat[1] for heat in heats)
+    with run.before_averaging() as clients:  # they average to the global model
+        sizes = torch.tensor([float(info.train) for info in run.method.spec.clients])
+        own = torch.stack([client.model.state_dict()["head.weight"] for client in clients])
+        mean = (own * (sizes / sizes.sum()).view(-1, 1, 1)).sum(dim=0)
+    torch.testing.assert_close(mean, evaluated[0]["head.weight"])
+    assert all(torch.equal(evaluated[0][name], t) for name, t in run.clients[0].model.state_dict().items())
+
+
+def test_without_own_models_in_the_checkpoint_the_reason_is_given(play, tmp_path: Path) -> None:
+    play("fedavg", models=("simple_cnn@4",), rounds=1)
+    run = load_run(tmp_path / "run", device="cpu")
+    for compute in (cka, activation):
+        with pytest.raises(NotAvailable, match="eval_model = 'own'"):
+            compute(run)

@@ -12,6 +12,7 @@ from sklearn.manifold import TSNE
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from fedchoir.core.client import Client
 from fedchoir.losses import cross_correlation
 from fedchoir.methods.fedexg import FedExg
 from fedchoir.reporting import figures
@@ -25,6 +26,7 @@ MAP_IMAGES = 64
 CKA_IMAGES, CKA_BATCH = 1000, 200
 MAX_CLIENTS = 24
 """Clients that a figure with one panel per client shows at most."""
+NO_OWN_MODELS = "all clients have the global model; with eval_model = 'own' a checkpoint has the clients' own models"
 
 Data = dict[str, Any]
 Compute = Callable[[FinishedRun], Data]
@@ -149,12 +151,15 @@ def _embed(features: np.ndarray, seed: int) -> list[list[float]]:
 @analysis("CKA between clients", figures.cka)
 def cka(run: FinishedRun) -> Data:
     """Similarity of two clients' features on the same images, for any architectures: 1 means equal up to rotation and
-    scale. As FedCT's global view, Fig. 10."""
+    scale. Where a global model is evaluated, the clients' own models before the last averaging. As FedCT's global view,
+    Fig. 10."""
     require(len(run.clients) > 1, "there is only one client")
+    require(run.own != {}, NO_OWN_MODELS)
     images = _shared_images(run, CKA_IMAGES).to(run.clients[0].device)
     batches = [chunk for chunk in images.split(CKA_BATCH) if len(chunk) >= 4]
     require(batches, f"CKA needs more than {len(images)} images")
-    found = compare_models([client.model for client in run.clients], batches)
+    with run.before_averaging() as clients:
+        found = compare_models([client.model for client in clients], batches)
     return {"clients": run.names, "matrix": _rounded(found.nan_to_num(0.0))}
 
 
@@ -203,10 +208,16 @@ def domain_distance(run: FinishedRun) -> Data:
 
 @analysis("Class-activation maps", figures.activation)
 def activation(run: FinishedRun) -> Data:
-    """Grad-CAM of each client's model for the true class, on the last feature map, and the predicted class. As in FedCT
-    Fig. 11."""
+    """Grad-CAM of each client's model for the true class, on the last feature map, and the predicted class. Where a
+    global model is evaluated, the clients' own models before the last averaging. As in FedCT Fig. 11."""
     require(run.labelled, "the models have no classifier of their own: the method learns without labels")
-    clients, classes = run.clients[:6], run.scenario.classes
+    require(run.own != {}, NO_OWN_MODELS)
+    with run.before_averaging() as clients:
+        return _activation(run, clients[:6])
+
+
+def _activation(run: FinishedRun, clients: list[Client]) -> Data:
+    classes = run.scenario.classes
     rows = []
     for name, test in list(run.tests(2).items())[:6]:
         images = normalised(test)

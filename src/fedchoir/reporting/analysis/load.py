@@ -1,5 +1,7 @@
 """Loads a finished run with its clients as they were after the last round."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -8,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedchoir.core.client import Client
+from fedchoir.core.client_state import State
 from fedchoir.core.result import Event, read_events
 from fedchoir.core.server import Server
 from fedchoir.data.public import PublicSet
@@ -36,6 +39,9 @@ class FinishedRun:
     public: PublicSet | None
     clients: list[Client] = field(repr=False)
     events: list[Event] = field(repr=False)
+    own: dict[int, State] | None = field(default=None, repr=False)
+    """The clients' own weights before the last averaging, where the evaluated models are global ones. Empty where the
+    checkpoint has none: the clients of FedAvg begin each round with the global model and store none."""
 
     @property
     def seed(self) -> int:
@@ -59,6 +65,21 @@ class FinishedRun:
     def accuracy(self) -> list[list[float]] | None:
         """The accuracy matrix of the last evaluated round."""
         return next((event["accuracy"] for event in reversed(self.events) if event["accuracy"] is not None), None)
+
+    @contextmanager
+    def before_averaging(self) -> Iterator[list[Client]]:
+        """The clients with the models that they trained themselves, which a global model replaces afterwards."""
+        if not self.own:
+            yield self.clients
+            return
+        shared = [client.snapshot() for client in self.clients]
+        for client in self.clients:
+            client.model.load_state_dict(self.own[client.index])
+        try:
+            yield self.clients
+        finally:
+            for client, weights in zip(self.clients, shared, strict=True):
+                client.model.load_state_dict(weights)
 
     def sample(self, images: Samples, count: int, label: str) -> Samples:
         """At most ``count`` of the images, drawn from the run's seed."""
@@ -97,12 +118,15 @@ def load_run(folder: Path, *, data_root: Path | None = None, device: str = "auto
     except (RuntimeError, OSError) as error:
         first = str(error).splitlines()[0]
         raise UsageError(f"the checkpoint in {folder} does not fit its experiment.toml: {first}") from None
+    own: dict[int, State] | None = None
     if weights := method.global_weights():  # the model that was evaluated
+        stored = [] if method.begins_with_global else clients
+        own = {c.index: {name: t.cpu() for name, t in c.snapshot().items()} for c in stored}
         for client in clients:
-            own = method.client_weights(client.index, weights, server.next_round - 1)
-            client.model.load_state_dict({**client.model.state_dict(), **own})
+            part = method.client_weights(client.index, weights, server.next_round - 1)
+            client.model.load_state_dict({**client.model.state_dict(), **part})
     events = read_events(folder / "events.jsonl")
-    return FinishedRun(folder, plan, method, scenario, public, clients, events)
+    return FinishedRun(folder, plan, method, scenario, public, clients, events, own)
 
 
 @torch.no_grad()
