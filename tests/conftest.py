@@ -68,8 +68,14 @@ FOR_METHOD |= dict.fromkeys(SELF_SUPERVISED, TINY_SSL)
 FOR_METHOD |= {"scaffold": {"optimizer": "sgd", "local_lr": 0.05, "momentum": 0.9}}
 FOR_METHOD |= {"fedkd": {"shared_model": "simple_cnn@4"}, "fedmrl": {"shared_model": "simple_cnn@4", "shared_dim": 16}}
 FOR_METHOD |= {"fedgen": {"generator_steps": 10, "hidden_dim": 32, "generator_lr": 0.005}}
+TINY_CONDENSATION = {"condense_steps": 6, "condense_lr": 0.1, "network_width": 8, "per_class": 2}
+FOR_METHOD |= {"choir": TINY_CONDENSATION, "feddm": {**TINY_CONDENSATION, "server_epochs": 20}}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "choir with a shared model": ("choir", {"shared_model": "simple_cnn@4"}),
+    "choir-v1 with a shared model": ("choir-v1", {"shared_model": "simple_cnn@4"}),
+    "choir with all options": (
+        "choir",
+        {"shared_model": "simple_cnn@4", "formation": 2, "soft_labels": True, "embedders": "both", "refresh": 2},
+    ),
     "heterofl with three widths": ("heterofl", {"models": ("resnet10@4", "resnet10@8", "resnet10@6")}),
     "fedrolex with three widths": ("fedrolex", {"models": ("resnet10@4", "resnet10@8", "resnet10@6")}),
 }

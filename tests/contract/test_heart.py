@@ -8,7 +8,7 @@ from fedchoir import Experiment, run
 from fedchoir.data.tabular.heart import HOSPITALS
 from fedchoir.utils.errors import UsageError
 
-METHODS = ("solo", "fccl+", "fedmd", "feddf", "fml", "choir", "fedavg", "fedprox", "moon", "fedproc")
+METHODS = ("solo", "fccl+", "fedmd", "feddf", "fml", "choir", "choir-v1", "fedavg", "fedprox", "moon", "fedproc")
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -117,6 +117,7 @@ KINDS: dict[str, Callable[[Path], Kind]] = {
 }  # fmt: skip
 SMALL = {"local_epochs": 2, "local_batch": 16, "public_size": 40, "public_batch": 20, "lr_schedule": "constant"}
 NEED_A_MAP = {"fbcl"}
+CONDENSING = {name: {"condense_steps": 40, "network_width": 16, "per_class": 5} for name in ("choir", "feddm")}
 
 
 @pytest.fixture(scope="session", params=list(KINDS))
@@ -128,7 +129,14 @@ def kind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 def experiment(kind: Kind, method: str, out: Path, **changes: Any) -> Experiment:
     special = {key: value for key, value in FOR_METHOD.get(method, {}).items() if key not in ("meme", "shared_model")}
-    settings = {"local_lr": 0.01, **SMALL, **kind.settings, **special, **changes.pop("settings", {})}
+    settings = {
+        "local_lr": 0.01,
+        **SMALL,
+        **kind.settings,
+        **special,
+        **CONDENSING.get(method, {}),
+        **changes.pop("settings", {}),
+    }
     models = kind.models if methods.get(method).heterogeneous else kind.models[:1]
     values: dict[str, Any] = {"rounds": 2, "models": models, "public": kind.public, **changes}
     return Experiment(method=method, scenario=kind.scenario, out=out, device="cpu", settings=settings, **values)
@@ -139,6 +147,11 @@ def test_a_method_learns_or_says_why_not(name: str, kind: Kind, tmp_path: Path) 
     planned = experiment(kind, name, tmp_path / "run")
     if kind.without_map and name in NEED_A_MAP:
         with pytest.raises(UsageError, match="feature map"):
+            run(planned)
+        assert not (tmp_path / "run").exists()
+        return
+    if "vocabulary" in kind.settings and name in CONDENSING:
+        with pytest.raises(UsageError, match=f"{name} is not possible for text samples"):
             run(planned)
         assert not (tmp_path / "run").exists()
         return
@@ -174,4 +187,4 @@ def test_augmentations_of_images_are_refused(kind: Kind, tmp_path: Path) -> None
 
 def test_recoloring_is_for_images(kind: Kind, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"recolor = 'exchanged' is for images, not for \w+ samples"):
-        run(experiment(kind, "choir", tmp_path / "run", settings={"recolor": "exchanged"}))
+        run(experiment(kind, "choir-v1", tmp_path / "run", settings={"recolor": "exchanged"}))

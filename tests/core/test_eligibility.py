@@ -15,6 +15,7 @@ REQUIRES_INDIVIDUAL = {"fedct", "fedexg", "fedfoa", "fedmatch", "pgct", "rhfl"}
 REQUIRES_INDIVIDUAL |= {"heterofl", "fedrolex"}  # payloads of different widths
 REQUIRES_INDIVIDUAL |= {"fedgh", "fedtgp", "fpl"}  # their servers train on prototypes, or cluster them
 REQUIRES_INDIVIDUAL |= {"fedet", "fedkd", "fedpft"}  # who disagrees, factors of updates, samples of mixtures
+REQUIRES_INDIVIDUAL |= {"choir", "feddm"}  # synthetic samples
 
 
 def test_only_means_can_be_computed_from_a_sum() -> None:

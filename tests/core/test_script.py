@@ -20,7 +20,7 @@ ROUNDS = 3
 OPTIONS = {"fraction": ("fedavg", {"fraction": 0.5}), "sync": ("fccl+", {"sync": "epoch"})}
 PARTLY = {
     "averaged": ("fccl+", {"average": "after-local"}, ("resnet10@4",)),
-    "colors": ("choir", {"recolor": "exchanged"}, None),
+    "colors": ("choir-v1", {"recolor": "exchanged"}, None),
 }
 
 

@@ -168,3 +168,17 @@ def test_a_written_policy_describes_every_field_and_is_read_back(tmp_path: Path)
     commented = [line[2:] for line in path.read_text().splitlines() if line.startswith("# ") and " = " in line]
     path.write_text("\n".join(line for line in commented if "…" not in line))
     read_policy(path)  # the examples in the comments are valid
+
+
+@pytest.mark.parametrize("method", ["choir", "feddm"])
+def test_a_site_can_forbid_synthetic_samples(method: str, tmp_path: Path) -> None:
+    path = write_federation(tmp_path, method=method)
+    Policy(federation=path).check()
+    strict = {"federation": path, "synthetic": False}
+    why = f"{method} sends synthetic samples that are condensed from private ones, which this site's policy does not"
+    with pytest.raises(UsageError, match=why):
+        Policy(**strict).check()
+    request = InfoHeader(method=method, settings={}, public=None)
+    with pytest.raises(MessageError, match=f"refused: {why}"):
+        Policy(trust_server=True, synthetic=False).accept(request)
+    Policy(**{**strict, "federation": write_federation(tmp_path)}).check()  # fedmd sends none

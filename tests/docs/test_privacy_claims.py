@@ -168,7 +168,7 @@ def row(name: str) -> tuple[str, ...]:
             cells.append(f"{quoted(names_of(more))} with {written(option)}")
         if changed is not None and cls.requires_individual_payloads(changed.params):
             refusals.append(f"refused with {written(option)}")
-    direct = {each for each, kind in everything if kind.endswith("statistics")} - OF_THE_MODEL
+    direct = {each for each, kind in everything if kind.endswith(("statistics", "synthetic samples"))} - OF_THE_MODEL
     assert direct <= names_of(everything)
     params = (different or alike).params  # type: ignore[union-attr]
     secure = "; ".join(["sum" if usual else "nothing is sent", *refusals])

@@ -55,7 +55,7 @@ def test_a_row_with_a_missing_cell_is_found(tmp_path: Path) -> None:
 
 def test_accuracies_in_the_readme(numbers: Numbers) -> None:
     found = table("README.md", "method")
-    assert {"SOLO", "FCCL+", "Choir, shared model", "FedAvg, one small model"} <= set(found.column("method"))
+    assert {"SOLO", "FCCL+", "Choir-v1, shared model", "FedAvg, one small model"} <= set(found.column("method"))
     for name, *row in found.rows:
         expected = [digits(numbers.get(metric, s, label(name))) for s in SCENARIOS for metric in ("intra", "inter")]
         assert row == expected, name
@@ -74,7 +74,7 @@ def both(numbers: Numbers, section: str, row: str) -> str:
 
 
 def test_summary_of_choir(numbers: Numbers) -> None:
-    labels = ("fccl+", "fccl+, affine + recolor", "choir", "choir, shared model")
+    labels = ("fccl+", "fccl+, affine + recolor", "choir-v1", "choir-v1, shared model")
     found = tables_of(ROOT / "docs" / "choir.md")[0]
     assert found.header[1:] == ["Digits", "Office-Caltech"]
     for (name, *row), known in zip(found.rows, labels, strict=True):
@@ -84,8 +84,8 @@ def test_summary_of_choir(numbers: Numbers) -> None:
 def test_shared_models_of_choir(numbers: Numbers) -> None:
     found = table("docs/choir.md", "Choir with the small model as shared model")
     labels = (
-        "choir", "solo, one small model, affine + recolor", AVERAGED, f"{AVERAGED}, locally fine-tuned",
-        "choir, shared model",
+        "choir-v1", "solo, one small model, affine + recolor", AVERAGED, f"{AVERAGED}, locally fine-tuned",
+        "choir-v1, shared model",
     )  # fmt: skip
     assert found.column("") == ["Digits", "Office-Caltech", "digits-lite"]
     for section, (name, *row) in zip(SCENARIOS, found.rows, strict=True):

@@ -1,252 +1,124 @@
-"""Choir: what recoloring and the shared model cost and do, and what it is without them."""
+"""Choir: who receives which condensed samples, and what they do to training."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tests.federation_harness import FederationHarness
 from tests.helpers import equal
 from tests.methods.plain_models import PLAIN, Make, after
-from torch.nn.functional import cross_entropy
 
 from fedchoir import Experiment, run
-from fedchoir.core.actions import Exchange, Step
-from fedchoir.core.training import Batch
-from fedchoir.data.image.augment import augment
-from fedchoir.data.image.color_transforms import color_statistics
-from fedchoir.data.image.pixels import normalise
-from fedchoir.losses import fntd
-from fedchoir.payload import MODULE, sends
+from fedchoir.core.actions import Exchange
+from fedchoir.payload import Payload, PayloadError
 from fedchoir.utils.errors import UsageError
 
-COLORS = 21 * 4  # bytes
+SENT = 4 * 2 * 3 * 16 * 16 + 4 * 4  # uint8 images of four classes, and which classes are owned
 
 
-# -- what is sent ------------------------------------------------------------------------------------------------------
-
-
-def test_colors_are_sent_once_and_received_every_round(harness: Make) -> None:
-    batches = 4 * sum(b * 4 + b * (b - 1) for b in (16, 16, 8))
-    first, second = harness("choir", PLAIN, recolor="exchanged").run_rounds(2)
-    assert (first["bytes_up"], second["bytes_up"]) == (3 * (batches + COLORS), 3 * batches)
-    assert first["bytes_down"] == second["bytes_down"] == 3 * (batches + 3 * COLORS)
-
-
-@pytest.mark.parametrize(
-    ("switches", "numbers"),
-    [({"use_fisl": False}, lambda b: b * 4), ({"use_fccm": False}, lambda b: b * (b - 1))],
-)
-def test_a_batch_costs_what_the_modules_compare(
-    switches: dict[str, Any], numbers: Callable[[int], int], harness: Make
-) -> None:
-    (event,) = harness("choir", PLAIN, recolor="none", **switches).run_rounds()
-    assert event["bytes_up"] == event["bytes_down"] == 3 * 4 * sum(numbers(b) for b in (16, 16, 8))
-
-
-def test_every_client_receives_all_colors(harness: Make) -> None:
-    s = harness("choir", PLAIN, recolor="exchanged")
-    s.run_rounds()
-    expected = torch.stack([color_statistics(client.private.inputs) for client in s.clients])
+def test_sets_are_sent_once_and_forwarded_to_the_others(harness: Make) -> None:
+    first, second = (s := harness("choir", PLAIN)).run_rounds(2)
+    assert (first["bytes_up"], second["bytes_up"]) == (3 * SENT, 0)
+    assert (first["bytes_down"], second["bytes_down"]) == (3 * 2 * (4 * 2 * (3 * 16 * 16 + 8)), 0)
     for client in s.clients:
-        assert torch.equal(client.stored_tensor("colors"), expected)
+        others = [c.stored_tensor("own_set").flatten(0, 1) for c in s.clients if c is not client]
+        assert torch.equal(client.stored_tensor("received_samples"), torch.cat(others))
+        assert client.stored_tensor("received_labels").tolist() == 2 * [0, 0, 1, 1, 2, 2, 3, 3]
 
 
-def test_a_client_that_was_absent_is_asked_later(harness: Make) -> None:
-    """The server asks again as long as it lacks a client's colours, and forwards those it has."""
-    method, spec = (s := harness("choir", PLAIN, recolor="exchanged")).method, s.spec
-    colors = {k: method.share_color_statistics(client) for k, client in enumerate(s.clients)}
-    script = method.exchange_color_statistics(spec.round(0, method.params))
-    assert isinstance(next(script), Exchange)
-    step = script.send({0: colors[0], 2: colors[2]})  # client 1 did not reply
-    assert isinstance(step, Step)
-    assert torch.equal(step.received["colors"], torch.stack([colors[k]["colors"] for k in (0, 2)]))
-    script = method.exchange_color_statistics(spec.round(1, method.params))
-    assert isinstance(next(script), Exchange)
-    assert len(script.send({1: colors[1]}).received["colors"]) == 3
-    assert isinstance(next(method.exchange_color_statistics(spec.round(2, method.params))), Step)
+def test_sets_are_renewed(harness: Make) -> None:
+    s = harness("choir", PLAIN, refresh=2)
+    sent, sets = [], []
+    for _ in range(4):
+        sent.append(s.run_rounds()[0]["bytes_up"])
+        sets.append(s.clients[0].stored_tensor("own_set").clone())
+    assert sent == [3 * SENT, 0, 3 * SENT, 0]
+    assert torch.equal(sets[0], sets[1])
+    assert not torch.equal(sets[1], sets[2])
 
 
-def test_secure_aggregation_cannot_forward_colors(small: Callable[..., Experiment]) -> None:
-    with pytest.raises(UsageError, match="each client's colours"):
-        run(small("choir", secure=True, settings={"recolor": "exchanged"}))
+def test_a_client_that_was_absent_gets_all_known_sets(harness: Make) -> None:
+    s = harness("choir", PLAIN, rounds=6, fraction=0.67)  # two of three
+    s.run_rounds(6)
+    known = s.method.server
+    assert {name.partition("/")[0] for name in known} == {"set0", "set1", "set2"}
+    for client in s.clients:
+        assert len(client.stored_tensor("received_labels")) == 2 * 8
 
 
-# -- what it computes -------------------------------------------------------------------------------------------------
+def test_without_a_share_it_is_augmented_training_alone(harness: Make) -> None:
+    alone = after(harness, "choir", synthetic_share=0.0, recolor="none")
+    assert equal(alone, after(harness, "solo", private_augment="affine"))
+    assert not equal(alone, after(harness, "choir", recolor="none"))
 
 
-def test_pretraining_recolors_with_the_colors_known_by_then(harness: Make) -> None:
-    """Wide colours from the start; exchanged ones only after the first exchange."""
-    nothing = {"local_epochs": 0, "use_fccm": False, "use_fisl": False, "pretrain_epochs": 1}
-    wide, exchanged, plain = (
-        after(harness, "choir", rounds=1, recolor=s, **nothing) for s in ("wide", "exchanged", "none")
-    )
-    assert equal(exchanged, plain)
-    assert not equal(wide, plain)
-
-
-def test_with_distillation_and_without_recoloring_it_is_fccl_plus_renormalised(harness: Make) -> None:
-    still = after(harness, "choir", recolor="none", private_augment="none", use_fntd=True)
-    assert equal(still, after(harness, "fccl+", fntd_form="renormalised"))
-
-
-def test_without_recoloring_it_is_fccl_plus_without_distillation(harness: Make) -> None:
-    still = after(harness, "choir", recolor="none", private_augment="none")
-    assert equal(still, after(harness, "fccl+", regulariser="none"))
-
-
-def test_without_any_module_it_is_solo(harness: Make) -> None:
-    bare = after(harness, "choir", recolor="none", private_augment="none", use_fccm=False, use_fisl=False)
-    assert equal(bare, after(harness, "solo"))
-
-
-def test_images_are_transformed_by_default(harness: Make) -> None:
-    moved = after(harness, "choir", recolor="none", use_fccm=False, use_fisl=False)
-    assert equal(moved, after(harness, "solo", private_augment="affine"))
-
-
-def test_recoloring_equals_the_augmentation(harness: Make) -> None:
-    """The augmentation `recolor`, which every method has, makes the same images as Choir."""
-    alone = harness("choir", PLAIN, use_fccm=False, use_fisl=False)
-    changes = [
-        alone.method.recolor_transform(alone.clients[0], 0.5),
-        lambda x, g: augment((x * 255).round().byte(), "recolor", g),
-    ]
-    pixels = alone.clients[0].private.inputs.float() / 255
-    one, two = (change(pixels, torch.Generator().manual_seed(3)) for change in changes)
-    torch.testing.assert_close(one, two)
-
-
-def test_a_share_of_0_is_no_recoloring(harness: Make) -> None:
-    nothing = after(harness, "choir", recolor_share=0.0, public_recolor_share=0.0)
-    assert equal(nothing, after(harness, "choir", recolor="none"))
-    assert not equal(nothing, after(harness, "choir", public_recolor_share=0.0))
-    assert not equal(nothing, after(harness, "choir", recolor_share=0.0))
-
-
-def test_wide_colors_need_no_exchange(harness: Make) -> None:
-    (wide,) = (s := harness("choir", PLAIN)).run_rounds()
-    (none,) = harness("choir", PLAIN, recolor="none").run_rounds()
-    assert (wide["bytes_up"], wide["bytes_down"]) == (none["bytes_up"], none["bytes_down"])
-    assert not equal(s.weights(), after(harness, "choir", rounds=1, recolor="none"))
-    assert not equal(s.weights(), after(harness, "choir", rounds=1, recolor="exchanged"))
-
-
-@pytest.mark.parametrize("colors", ["wide", "exchanged"])
-def test_public_images_are_recolored_equally_at_all_clients(colors: str, harness: Make) -> None:
-    s = harness("choir", PLAIN, recolor=colors)
+def test_a_batch_has_its_share_of_synthetic_samples(harness: Make) -> None:
+    s = harness("choir", PLAIN, synthetic_share=0.75, local_batch=16)
     s.run_rounds()
-    views = [client.public_samples(s.batch(), s.method.recolor_transform(client, 0.5)) for client in s.clients]
-    assert all(torch.equal(view, views[0]) for view in views)
-    changed = (views[0] - s.clients[0].public_samples(s.batch())).abs().amax(dim=(1, 2, 3)) > 1e-3
-    assert 2 <= int(changed.sum()) <= 14
+    companions = s.method.companions(s.clients[0])
+    assert companions.count == 48
+    batches = list(s.clients[0].private_batches.batches(range(1), {}, companions=companions))
+    assert [len(batch) for batch in batches] == [64, 64, 64]
+    assert not torch.equal(batches[0].inputs[16:], batches[1].inputs[16:])
 
 
-def test_the_teacher_sees_the_original_colors(harness: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    s = harness("choir", PLAIN, recolor_share=1.0, use_fntd=True)
-    s.run_rounds()
-    client = s.clients[0]
-    seen: list[Batch] = []
-    monkeypatch.setattr(client.trainer, "train", lambda c, o, loss, batches: (seen.extend(batches), torch.zeros(()))[1])
-    s.method.store_teacher(client)
-    s.method.local_update(client)
-    plain = list(client.private_batches.batches(range(s.method.params.epochs_of(0)), {}))
-    teacher = client.frozen_copy(client.stored_weights("teacher"))
-    for batch, before in zip(seen, plain, strict=True):
-        assert torch.equal(batch.labels, before.labels)
-        torch.testing.assert_close(batch["teacher"], teacher(before.inputs))
-        assert (batch.inputs - before.inputs).abs().amax(dim=(1, 2, 3)).min() > 1e-3
-        torch.testing.assert_close(
-            s.method.local_loss(client, batch),
-            cross_entropy(z := client.logits(batch.inputs), batch.labels)
-            + fntd(z, batch["teacher"], batch.labels, 3.0, "renormalised"),
-        )
-
-
-# -- the shared model --------------------------------------------------------------------------------------------------
-
-
-def shared_models(s: FederationHarness) -> list[dict[str, torch.Tensor]]:
-    return [
-        {name: t.clone() for name, t in client.modules["shared_model"].state_dict().items()} for client in s.clients
-    ]
-
-
-def test_a_shared_model_does_not_change_the_own_models(harness: Make) -> None:
+def test_the_shared_model_leaves_the_own_one_as_it_is(harness: Make) -> None:
     assert equal(after(harness, "choir", shared_model="simple_cnn@4"), after(harness, "choir"))
 
 
-def test_shared_models_start_equal_and_are_averaged(harness: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    s = harness("choir", PLAIN, shared_model="resnet10@2")  # with buffers
-    starts = shared_models(s)
-    assert equal(starts[1:], starts[:-1])
-    upload_shared_model, sent = type(s.method).upload_shared_model, []
-
-    def spy(method: Any, client: Any) -> Any:
-        sent.append({name: t.clone() for name, t in client.modules["shared_model"].state_dict().items()})
-        return upload_shared_model(method, client)
-
-    monkeypatch.setattr(type(s.method), "upload_shared_model", sends(shared_model=MODULE)(spy))
-    s.run_rounds()
-    for name, tensor in (ended := shared_models(s))[0].items():
-        mean = sum(state[name].double() for state in sent) / 3
-        torch.testing.assert_close(tensor.double(), mean.round() if "num_batches" in name else mean)
-        assert "num_batches" in name or not torch.equal(sent[0][name], sent[1][name])
-    assert equal(ended[1:], ended[:-1])
-
-
-def test_a_shared_model_is_sent_once_and_received_twice_after_the_first_round(harness: Make) -> None:
-    s = harness("choir", PLAIN, shared_model="simple_cnn@4")
-    plain = harness("choir", PLAIN).run_rounds(2)
-    size = sum(t.nbytes for t in shared_models(s)[0].values())
-    more = [
-        (a["bytes_up"] - b["bytes_up"], a["bytes_down"] - b["bytes_down"])
-        for a, b in zip(s.run_rounds(2), plain, strict=True)
-    ]
-    assert more == [(3 * size, 3 * size), (3 * size, 6 * size)]
-
-
-def test_an_absent_client_starts_with_the_current_shared_model(harness: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    s = harness("choir", PLAIN, rounds=6, shared_model="simple_cnn@4", fraction=0.67)  # two of three
-    local_update, starts = type(s.method).local_update, []
-
-    def spy(method: Any, client: Any) -> None:
-        shared = {f"shared_model/{name}": t for name, t in client.modules["shared_model"].state_dict().items()}
-        starts.append((client.round, client.index, equal([shared], [method.server or shared])))
-        local_update(method, client)
-
-    monkeypatch.setattr(type(s.method), "local_update", spy)
-    s.run_rounds(6)
-    assert len(starts) == 12
-    assert {client for _, client, _ in starts} == {0, 1, 2}
-    assert all(known for _, _, known in starts)
-
-
-def test_predictions_average_both_models(harness: Make) -> None:
-    s = harness("choir", PLAIN, shared_model="simple_cnn@4")
+def test_a_class_with_few_samples_is_not_sent(harness: Make) -> None:
+    s = harness("choir", PLAIN, smallest_class=13)  # every class has twelve
     (event,) = s.run_rounds()
-    tests = s.engine._tests
-    for client, row in zip(s.clients, event["accuracy"], strict=True):
-        for test, accuracy in zip(tests, row, strict=True):
-            images = normalise(test.inputs, test.mean, test.std)
-            with torch.no_grad():
-                both = client.model(images).double().softmax(1) + client.modules["shared_model"](
-                    images
-                ).double().softmax(1)
-            assert accuracy == pytest.approx(100 * (both.argmax(1) == test.labels).double().mean().item())
+    assert event["left_out"] == []
+    assert all(not len(client.stored_tensor("received_labels")) for client in s.clients)
+    start = s.clients[0].stored_tensor("own_set")
+    assert torch.equal(start, s.clients[1].stored_tensor("own_set"))  # noise of the seed, nothing else
 
 
-def test_a_shared_model_works_with_secure_aggregation(small: Callable[..., Experiment]) -> None:
-    changes: dict[str, Any] = {"models": PLAIN, "settings": {"shared_model": "mlp@8"}}
-    plain = run(small("choir", "plain", **changes))
-    hidden = run(small("choir", "hidden", secure=True, **changes))
-    assert hidden.bytes_up > plain.bytes_up
-    for one, two in zip(plain.accuracy, hidden.accuracy, strict=True):
-        assert two == pytest.approx(one, abs=3.0)  # sums of rounded numbers
+def test_missing_classes(harness: Make, uneven: Path) -> None:
+    s = harness("choir", PLAIN, scenario=uneven)
+    s.run_rounds()
+    assert set(s.clients[0].stored_tensor("received_labels").tolist()) == {0, 1, 2}
+    owned = [s.method.server[f"set{k}/owned"].tolist() for k in range(3)]
+    assert owned == [[0, 1, 1, 0], [1, 1, 1, 0], [1, 1, 1, 0]]  # in the order of their names
 
 
-def test_an_unknown_shared_model_is_refused(small: Callable[..., Experiment]) -> None:
-    with pytest.raises(UsageError, match="unknown model 'simple_cn'; did you mean simple_cnn"):
-        run(small("choir", settings={"shared_model": "simple_cn"}))
+def test_smaller_images_in_one_and_soft_labels(harness: Make) -> None:
+    s = harness("choir", PLAIN, formation=2, soft_labels=True, pretrain_epochs=1)
+    s.run_rounds()
+    companions = s.method.companions(s.clients[0])
+    assert len(companions.samples) == len(companions.targets["soft"]) == 4 * 2 * 8
+    torch.testing.assert_close(companions.targets["soft"].sum(dim=1), torch.ones(64))
+    assert companions.samples.labels[:8].tolist() == [0] * 8
+
+
+@pytest.mark.parametrize("settings", [{"soft_labels": True}, {"embedders": "own"}])
+def test_an_untrained_model_is_no_teacher(settings: dict[str, Any], small: Callable[..., Experiment]) -> None:
+    with pytest.raises(UsageError, match="needs a trained model: set pretrain_epochs or refresh to 1 or more"):
+        run(small("choir", settings=settings))
+
+
+def test_secure_sums_are_refused_with_the_reason(small: Callable[..., Experiment]) -> None:
+    with pytest.raises(UsageError, match="choir: its server forwards each client's synthetic samples"):
+        run(small("choir", secure=True))
+
+
+def test_a_client_with_an_impossible_set_is_left_out(harness: Make) -> None:
+    s = harness("choir", PLAIN)
+    script = s.method.exchange_condensed()
+    exchange = next(script)
+    assert isinstance(exchange, Exchange)
+    good = s.method.share_condensed(s.clients[0])
+    assert exchange.fault is not None
+    assert exchange.fault(good) == ""
+    assert exchange.fault(Payload({**good, "owned": good["owned"] + 0.5})) != ""
+
+
+def test_a_client_refuses_labels_that_do_not_exist(harness: Make) -> None:
+    s = harness("choir", PLAIN)
+    wrong = Payload(samples=torch.zeros(1, 3, 16, 16, dtype=torch.uint8), labels=torch.tensor([4]))
+    with pytest.raises(PayloadError, match="not one of 4 classes"):
+        s.method.store_sets(s.clients[0], wrong)

@@ -16,7 +16,7 @@ def test_the_teacher_is_the_model_of_the_previous_round(method: str, harness: Ma
     assert equal([client.stored_weights("teacher") for client in s.clients], ends)
 
 
-@pytest.mark.parametrize(("method", "off"), [("fbcl", {"use_cnd": False}), ("choir", {"use_fntd": False})])
+@pytest.mark.parametrize(("method", "off"), [("fbcl", {"use_cnd": False}), ("choir-v1", {"use_fntd": False})])
 def test_no_teacher_is_stored_where_no_loss_uses_it(method: str, off: dict[str, bool], harness: Make) -> None:
     s = harness(method, PLAIN, **off)
     s.run_rounds()

@@ -26,13 +26,13 @@ def records(label: str, section: str = "digits") -> list[dict[str, Any]]:
 
 
 def test_means_differences_and_intervals(numbers: Numbers) -> None:
-    choir, fccl = ([run["inter_avg"] for run in records(label)] for label in ("choir", "fccl+"))
+    choir, fccl = ([run["inter_avg"] for run in records(label)] for label in ("choir-v1", "fccl+"))
     apart = [a - b for a, b in zip(choir, fccl, strict=True)]
     half = T * stdev(apart) / 3**0.5
-    said = numbers.render('{{ inter("choir") }} {{ (inter("choir") - inter("fccl+")) | interval }}', "digits")
+    said = numbers.render('{{ inter("choir-v1") }} {{ (inter("choir-v1") - inter("fccl+")) | interval }}', "digits")
     assert said == f"{mean(choir):.1f} {mean(apart):+.1f} ({mean(apart) - half:+.1f} to {mean(apart) + half:+.1f})"
-    assert numbers.render('{{ inter("choir") | digits(2) }}', "digits") == f"{mean(choir):.2f}"
-    assert numbers.render('{{ (inter("fccl+") - inter("choir")) | signed }}', "digits") == f"−{mean(apart):.1f}"
+    assert numbers.render('{{ inter("choir-v1") | digits(2) }}', "digits") == f"{mean(choir):.2f}"
+    assert numbers.render('{{ (inter("fccl+") - inter("choir-v1")) | signed }}', "digits") == f"−{mean(apart):.1f}"
 
 
 def test_one_client_and_one_round(numbers: Numbers) -> None:
@@ -59,9 +59,9 @@ def test_published_numbers_and_rows_of_other_sections(numbers: Numbers) -> None:
     ("text", "message"),
     [
         ('{{ inter("chior") }}', "digits: no rows are called 'chior' in digits; there are .*choir"),
-        ('{{ inter("choir", paper=true) }}', "no paper prints inter for choir"),
-        ('{{ inter("choir", round=11) }}', "digits: 11"),
-        ('{{ inter("choir", client="mars") }}', "digits: .*mars"),
+        ('{{ inter("choir-v1", paper=true) }}', "no paper prints inter for choir"),
+        ('{{ inter("choir-v1", round=11) }}', "digits: 11"),
+        ('{{ inter("choir-v1", client="mars") }}', "digits: .*mars"),
         ("{{ outer }}", "digits: 'outer' is undefined"),
         ("{{ inter(", "digits: "),
     ],

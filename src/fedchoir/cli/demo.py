@@ -24,7 +24,7 @@ HOSPITALS_TITLE = (
     "predictions for made-up patients, drawn from the columns' ranges.\n"
 )
 _SHORT = {"private": 200, "public_size": 256, "local_epochs": 3, "lr_schedule": "constant"}
-DIGITS: Runs = {"solo": _SHORT, "choir": {**_SHORT, "shared_model": "simple_cnn@16"}}
+DIGITS: Runs = {"solo": _SHORT, "choir-v1": {**_SHORT, "shared_model": "simple_cnn@16"}}
 DIGITS_MODELS = ("resnet10@8", "simple_cnn@16", "vgg9@8", "simple_cnn@8")
 DIGITS_ROUNDS = 4
 DIGITS_TITLE = (

@@ -51,13 +51,17 @@ class Step:
 
 @dataclass(frozen=True)
 class Exchange:
-    """Every client sends ``function(client[, batch][, received])``; the yield returns the aggregate."""
+    """Every client sends ``function(client[, batch][, received])``; the yield returns the aggregate.
+
+    ``fault`` returns why a payload of the right shape cannot be used (empty where it can): its client is then left out.
+    """
 
     function: Callable[..., Payload]
     batches: tuple[PublicBatch, ...] = ()
     aggregator: AggregatorFactory = mean
     received: Received = None
     dims: Mapping[str, int] = field(default_factory=dict)
+    fault: Callable[[Payload], str] | None = None
 
 
 Action = Step | Exchange

@@ -1,7 +1,7 @@
 """Batches of private and of public samples: their order, augmentation and normalisation."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -23,6 +23,19 @@ Source = Tensor | Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
+class Companions:
+    """Samples of others, ``count`` of which come with every private batch.
+
+    They are behind the private ones in the batch's inputs and labels, augmented like them, and are drawn with
+    replacement. ``targets`` has rows for all of ``samples``; those of the drawn ones come with the batch by name.
+    """
+
+    samples: Samples
+    count: int
+    targets: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class PrivateBatches:
     """Private samples in augmented batches. Under differential privacy ``poisson_sample`` draws them."""
 
@@ -32,7 +45,12 @@ class PrivateBatches:
     poisson_sample: Callable[[float, int, int], Tensor]
 
     def batches(
-        self, epochs: range, sources: Mapping[str, Source], views: int = 1, recolor: Recolor | None = None
+        self,
+        epochs: range,
+        sources: Mapping[str, Source],
+        views: int = 1,
+        recolor: Recolor | None = None,
+        companions: Companions | None = None,
     ) -> Iterator[Batch]:
         """Epochs over the samples, each batch with its targets; further views come as ``view2`` and so on."""
         n, size, device = len(self.data), self.settings.local_batch, self.data.labels.device
@@ -48,10 +66,15 @@ class PrivateBatches:
                 inputs = self._inputs(index, epoch, number) if transformed is None else transformed[index]
                 targets = {k: v[index] if isinstance(v, Tensor) else v(inputs) for k, v in sources.items()}
                 targets |= {f"view{v}": self._inputs(index, epoch, number, v) for v in range(2, views + 1)}
+                labels = self.data.labels[index]
+                if companions is not None:
+                    others = self._drawn(companions, epoch, number)
+                    inputs, labels = torch.cat([inputs, others.inputs]), torch.cat([labels, others.labels])
+                    targets |= others.targets
                 if recolor is not None:
                     draw = self.generator("restyle", epoch, number)  # frozen stream name
                     inputs = self.data.recolored(inputs, recolor, draw)
-                yield Batch(inputs, self.data.labels[index], targets)
+                yield Batch(inputs, labels, targets)
 
     def chunks(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """The samples without augmentation, in order, with their labels."""
@@ -76,6 +99,18 @@ class PrivateBatches:
             place = (epoch, number) if view == 1 else (epoch, number, view)
             inputs = self.data.augment(inputs, self.settings.private_augment, self.generator("private view", *place))
         return self._transform(inputs)
+
+    def _drawn(self, companions: Companions, epoch: int, number: int) -> Batch:
+        """This batch's companions, in the model's input space."""
+        samples, kind = companions.samples, self.settings.private_augment
+        draw = self.generator("companions", epoch, number)
+        index = torch.randint(len(samples), (companions.count,), generator=draw).to(samples.labels.device)
+        inputs = samples.inputs[index]
+        if kind in samples.augmentations:
+            inputs = samples.augment(inputs, kind, draw)
+        transform = samples.transform or self.data.transform
+        targets = {name: rows[index] for name, rows in companions.targets.items()}
+        return Batch(inputs if transform is None else transform(inputs), samples.labels[index], targets)
 
     def _transform(self, inputs: Tensor) -> Tensor:
         return inputs if self.data.transform is None else self.data.transform(inputs)

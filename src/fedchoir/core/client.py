@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fedchoir.core.actions import PublicBatch
-from fedchoir.core.batches import PrivateBatches, PublicView, Source
+from fedchoir.core.batches import Companions, PrivateBatches, PublicView, Source
 from fedchoir.core.client_model import ClientModel
 from fedchoir.core.client_state import Memory, State, flatten, restore
 from fedchoir.core.evaluation import batch_for
@@ -116,7 +116,7 @@ class Client(ClientModel):
         self._train_mode()
         labels = torch.empty(0, dtype=torch.int64, device=self.device)
         step = Batch(self.public_samples(batch, recolor), labels, targets)
-        self._log_loss("public", self.trainer.train(self, self.optimizers["public"], loss, [step]))
+        self.log_loss("public", self.trainer.train(self, self.optimizers["public"], loss, [step]))
 
     def new_public_optimizer(self) -> Optimizer:
         """The optimiser of the public phase in its initial state."""
@@ -135,6 +135,7 @@ class Client(ClientModel):
         phase: str = "local",
         views: int = 1,
         recolor: Recolor | None = None,
+        companions: Companions | None = None,
         after_step: Callable[[Client], None] | None = None,
         optimizer: Optimizer | None = None,
         **targets: Teacher | Tensor,
@@ -148,6 +149,7 @@ class Client(ClientModel):
             phase: the name under which the loss is reported.
             views: with 2, a second augmentation of the samples comes as ``batch["view2"]``, and so on.
             recolor: changes the images after the targets were computed.
+            companions: samples of others that come with every batch, behind the private ones.
             after_step: called after every optimiser step; it must not synchronise with the device.
             optimizer: that of an earlier call in this phase, to go on with.
             targets: come with every batch by their names: tensors with one row per private sample, or a `Teacher`
@@ -164,8 +166,8 @@ class Client(ClientModel):
             optimizer.register_step_post_hook(lambda *_: after_step(self))
         sources = {name: self._source(target) for name, target in targets.items()}
         self._train_mode()
-        batches = self.private_batches.batches(range(first, first + epochs), sources, views, recolor)
-        self._log_loss(phase, self.trainer.train(self, optimizer, loss, batches))
+        batches = self.private_batches.batches(range(first, first + epochs), sources, views, recolor, companions)
+        self.log_loss(phase, self.trainer.train(self, optimizer, loss, batches))
         return optimizer
 
     def _optimizer(self, name: str, algorithm: str, lr: float, weight_decay: float, momentum: float = 0.0) -> Optimizer:
@@ -185,7 +187,8 @@ class Client(ClientModel):
         """Add a number, still on the device, to the next report."""
         self._values[name] = value
 
-    def _log_loss(self, phase: str, loss: Tensor) -> None:
+    def log_loss(self, phase: str, loss: Tensor) -> None:
+        """Add a phase's loss, still on the device, to the next report."""
         self._losses.setdefault(phase, []).append(loss)
 
     @property

@@ -159,6 +159,8 @@ def find_fault(
         for number, payload in enumerate(reply.payloads):
             batch_dims = exchange.batches[number].dims if exchange.batches else {}
             check(payload, declared, {**dims, **exchange.dims, **batch_dims}, model, modules=modules)
+            if exchange.fault is not None and (why := exchange.fault(payload)):
+                return why
     except PayloadError as error:
         return str(error)
     return ""

@@ -28,6 +28,8 @@ REVEALS = {
     "public outputs with private statistics": "your model's outputs on public samples, together with numbers computed "
     "from your private samples, such as your accuracy at each class, or which public samples resemble yours: which "
     "classes you have and how your samples are distributed, beside what the outputs reveal",
+    "synthetic samples": "synthetic samples, condensed from your private ones: which classes you have, and what the "
+    "samples of a class look like on average; of a class with few samples, single ones may be recognisable",
     "class statistics": "numbers for each of your classes, such as mean features or counts: which classes you have, "
     "and for a class with one sample, that sample's features",
     "statistics": "numbers computed from your private samples: they describe all of them together, and a few samples "
@@ -106,6 +108,8 @@ def _sent(method: Method, action: ActionName, index: int) -> Iterator[Sent]:
                 continue
             part = payload.only(name)
             kind = _kind(shape, bool(batch), name in method.with_private_statistics)
+            if name in method.synthetic_samples:
+                kind = "synthetic samples"
             yield Sent(action.function, name, kind, _shape(part, name), part.nbytes)
 
 

@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from fedchoir.condensation.audit import Audit, Labelled, audit
+from fedchoir.condensation.sample_space import decode, plain, unpack
+from fedchoir.condensation.sets import join_sets
 from fedchoir.core.actions import Exchange, Script, Step, perform
 from fedchoir.core.batches import PublicView
 from fedchoir.core.client import Client
@@ -24,6 +27,8 @@ from fedchoir.deploy.site_data import LocalSite, SiteData
 from fedchoir.engines.local.client_factory import new_client, new_modules
 from fedchoir.experiments.prepare import public_options
 from fedchoir.methods.base import Method
+from fedchoir.methods.condensing import Condensing
+from fedchoir.payload import Payload
 from fedchoir.privacy.membership import Estimate, distilled, loss_attack, losses
 from fedchoir.privacy.noise import SecureRandom
 from fedchoir.privacy.reconstruction import best_psnr, by_inversion, from_first_layer
@@ -34,6 +39,7 @@ ROUNDS = 2
 MAX_SAMPLES = 2000  # training samples of the rehearsal, and test samples to compare them with
 TARGETS = 4  # samples that gradient inversion tries to reconstruct
 STEPS = 150
+COPY = 0.5  # synthetic samples nearer to private ones, relative to the distance between those, are copies
 
 
 @dataclass
@@ -44,6 +50,7 @@ class Rehearsal:
     client: Client
     data: SiteData
     released: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    synthetic: Payload | None = None  # the synthetic samples that it sent last
 
 
 def rehearse(federation: FederationFile, site: LocalSite, epochs: int) -> Rehearsal:
@@ -87,6 +94,8 @@ def _run(rehearsal: Rehearsal, script: Script) -> None:
             for k in range(len(rehearsal.method.spec.clients)):
                 aggregator.add(k, payloads)
             aggregated = aggregator.result() if action.batches else aggregator.result()[0]
+            if rehearsal.method.synthetic_samples & set(payloads[0]):
+                rehearsal.synthetic = payloads[0]
             for batch, payload in zip(action.batches, payloads, strict=False):
                 if "logits" in payload:
                     rehearsal.released.append((client.public_samples(batch), payload["logits"]))
@@ -161,6 +170,34 @@ def _inputs(samples: Samples, client: Client) -> Tensor:
     return inputs.float() if transform is None else transform(inputs)
 
 
+def attack_synthetic(rehearsal: Rehearsal) -> Audit | None:
+    """Attack the synthetic samples that the client would send; None where it sends none."""
+    sent, method = rehearsal.synthetic, rehearsal.method
+    if sent is None or not bool(sent["owned"].any()):
+        return None
+    assert isinstance(method, Condensing)
+    inputs, train = method.spec.inputs, rehearsal.client.private
+    test = next(iter(rehearsal.data.tests.values()))
+    seen, unseen = (
+        Labelled(plain(each, torch.arange(len(each)), train.transform).cpu(), each.labels.cpu())
+        for each in (train, test.subset(torch.arange(min(len(test), MAX_SAMPLES))))
+    )
+    made = join_sets([{name: t.cpu() for name, t in sent.items()}], inputs)
+    side = method.params.formation
+    samples = Labelled(unpack(decode(made["samples"], side)), made["labels"].repeat_interleave(side**2))
+    return audit(samples, seen, unseen, inputs, len(method.spec.classes), method.spec.seed)
+
+
+def _describe_synthetic(found: Audit) -> Iterator[str]:
+    yield "  do the synthetic samples that you would send show single private ones?"
+    for how, auc in (("by the nearest synthetic sample", found.nearest), ("by class means", found.embedded)):
+        verdict = "better than guessing" if auc.low > 0.5 else "not told apart from guessing"
+        yield f"    training samples told from test samples {how}: {auc}, {verdict}"
+    copies = "COPIES" if found.distance < COPY else "no copies"
+    yield f"    their nearest private sample: {found.distance:.2f} of the distance between private neighbours, {copies}"
+    yield f"    best match with a private sample: {found.best:.1f} dB; your test samples reach {found.chance:.1f} dB"
+
+
 def describe_leakage(federation: FederationFile, site: LocalSite, epochs: int) -> Iterator[str]:
     """The results of both attacks, in plain words."""
     rehearsal = rehearse(federation, site, epochs)
@@ -171,6 +208,8 @@ def describe_leakage(federation: FederationFile, site: LocalSite, epochs: int) -
     for who, auc in membership(rehearsal):
         verdict = "better than guessing" if auc.low > 0.5 else "not told apart from guessing"
         yield f"    {who}: {auc}, {verdict}"
+    if (attacked := attack_synthetic(rehearsal)) is not None:
+        yield from _describe_synthetic(attacked)
     found = reconstruction(rehearsal)
     if found is None:
         yield "  can samples be reconstructed? Not tried: this method sends no weights (or samples are token ids)"

@@ -84,6 +84,9 @@ class Policy(Options):
     settings: dict[str, Limit] = Field({}, description="settings and the values that are allowed")
     public: str | None = Field(None, description="this site's copy of the public set: a path, or a name")
     public_sha256: str | None = Field(None, pattern=r"^[0-9a-f]{64}$", description="sha256 of the public samples")
+    synthetic: bool = Field(
+        True, description="whether synthetic samples that are condensed from private ones may leave"
+    )
     max_parameters: int | None = Field(None, ge=1, description="largest model, in parameters")
     max_message_mb: float = Field(512, gt=0, description="largest message in either direction, in MiB")
     hours: str | None = Field(None, description="hours of work in local time, as in 22:00-06:00")
@@ -257,6 +260,12 @@ class Policy(Options):
     def _check_limits(self, method: str, settings: Mapping[str, Any]) -> None:
         if self.methods is not None and method not in self.methods:
             raise MessageError(f"refused: method {method!r}; this site allows {', '.join(self.methods)}")
+        known = methods.registry().get(method)
+        if not self.synthetic and known is not None and known.synthetic_samples:
+            raise MessageError(
+                f"refused: {method} sends synthetic samples that are condensed from private ones, which this site's "
+                "policy does not allow (synthetic = false)"
+            )
         for name, limit in self.settings.items():
             if not limit.allows(settings.get(name)):
                 raise MessageError(f"refused: {name} = {settings.get(name)!r}; this site allows {limit}")

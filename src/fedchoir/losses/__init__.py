@@ -21,17 +21,18 @@ from fedchoir.losses.diversity import feature_diversity
 from fedchoir.losses.factorization import feature_correlation, mutual_understanding, procrustes, understanding_gaps
 from fedchoir.losses.gaussian import fbm, fia, gaussian
 from fedchoir.losses.global_prototypes import cluster_contrast, margin_contrast, prototype_distance
+from fedchoir.losses.matching import class_means, mean_matching
 from fedchoir.losses.prototypes import apcl, class_prototypes, fuse_prototypes, mfa, mixed_features, prototype_contrast
 from fedchoir.losses.proximal import ewc, proximal
 from fedchoir.losses.similarity import fisl, frr, instance_similarity
 from fedchoir.losses.smoothing import fntd_cap, label_smoothing, matched_smoothing
 
 __all__ = [
-    "apcl", "class_distillation", "class_prototypes", "cluster_contrast", "cnd", "confident_consensus",
+    "apcl", "class_distillation", "class_means", "class_prototypes", "cluster_contrast", "cnd", "confident_consensus",
     "cross_correlation", "decorrelation", "diversity_kl", "entropy_reduction", "ewc", "fbm", "fccm",
     "feature_correlation", "feature_diversity", "fia", "fisl", "fntd", "fntd_cap", "frr", "fuse_prototypes",
     "gaussian", "gradient_correction", "instance_similarity", "kd", "label_smoothing", "margin_contrast",
-    "matched_smoothing", "mfa", "mixed_features", "moon", "mutual_understanding", "nt_xent", "pool_predictions",
-    "pooled_kl", "procrustes", "prototype_contrast", "prototype_distance", "proximal", "sce", "soft_cross_entropy",
-    "understanding_gaps",
+    "matched_smoothing", "mean_matching", "mfa", "mixed_features", "moon", "mutual_understanding", "nt_xent",
+    "pool_predictions", "pooled_kl", "procrustes", "prototype_contrast", "prototype_distance", "proximal", "sce",
+    "soft_cross_entropy", "understanding_gaps",
 ]  # fmt: skip

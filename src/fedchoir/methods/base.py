@@ -42,6 +42,8 @@ class Method:
     then DP-SGD in the local phase bounds what leaves a client. Never inherited: each method states it."""
     with_private_statistics: ClassVar[frozenset[str]] = frozenset()
     """Payloads about public samples that also hold numbers computed from private samples, such as accuracies."""
+    synthetic_samples: ClassVar[frozenset[str]] = frozenset()
+    """Payloads that hold synthetic samples made of private ones. A site's policy can forbid them."""
     evaluates_per_client: ClassVar[bool] = False
     """Whether a global model's score depends on the client, so that every client must evaluate it."""
     begins_with_global: ClassVar[bool] = False

@@ -1,0 +1,96 @@
+"""Distribution matching. Zhao and Bilen, Dataset Condensation with Distribution Matching, WACV 2023."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedchoir.condensation.sample_space import Change, decode, limits, middle, plain
+from fedchoir.data.samples import Samples
+from fedchoir.losses import class_means, mean_matching
+from fedchoir.utils.rng import generator
+
+START_SPREAD = 0.1  # of the noise that condensation starts from: of the range of pixels, or in standard units
+
+Embed = Callable[[Tensor], Tensor]
+"""Samples in the space of condensation → embeddings B×d."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a client condenses.
+
+    Attributes:
+        per_class: stored samples for each class.
+        formation: side of the grid of smaller images in a stored one.
+        steps: steps of Adam, each under another embedder.
+        lr: of Adam, of the range of pixels or in standard units.
+        batch: most private samples of a class in a step.
+    """
+
+    per_class: int
+    formation: int
+    steps: int
+    lr: float
+    batch: int
+
+
+@dataclass(frozen=True)
+class Goal:
+    """One step's embedder, its random change of samples, and the private samples' class means under both, C×d."""
+
+    embed: Embed
+    change: Change
+    means: Tensor
+
+
+def start_noise(classes: int, shape: tuple[int, ...], recipe: Recipe, modality: str, seed: int) -> Tensor:
+    """Where condensation starts, C×N×shape: noise that no private sample enters."""
+    noise = torch.randn(classes, recipe.per_class, *shape, generator=generator(seed, "condensation start"))
+    return (middle(modality) + START_SPREAD * noise).clamp(*limits(modality))
+
+
+def condense(
+    start: Tensor, goals: Callable[[int], Goal], owned: Tensor, recipe: Recipe, modality: str
+) -> tuple[Tensor, Tensor]:
+    """Samples C×N×shape whose class means match those of the private ones under every embedder, and the mean loss.
+
+    With embedder e_t and random change A_t of step t, the same for private samples x and synthetic ones s:
+
+        min_s Σ_c ‖ mean_{x of class c} e_t(A_t x) − mean_{s of class c} e_t(A_t s) ‖²
+    """
+    classes = len(start)
+    made = start.detach().clone().requires_grad_()
+    optimizer = torch.optim.Adam([made], lr=recipe.lr)
+    labels = torch.arange(classes, device=start.device).repeat_interleave(recipe.per_class * recipe.formation**2)
+    total = torch.zeros((), device=start.device)
+    with torch.enable_grad():
+        for step in range(recipe.steps):
+            goal = goals(step)
+            samples = decode(made.flatten(0, 1), recipe.formation)
+            means = class_means(goal.embed(goal.change(samples)), labels, classes)
+            loss = mean_matching(means, goal.means, owned)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            with torch.no_grad():
+                made.clamp_(*limits(modality))
+            total += loss.detach()
+    return made.detach(), total / max(recipe.steps, 1)
+
+
+def private_means(
+    private: Samples, owned: Tensor, embed: Embed, change: Change, batch: int, draw: torch.Generator
+) -> Tensor:
+    """Class means of at most ``batch`` randomly drawn private samples of each class, C×d."""
+    index = draw_by_class(private.labels.cpu(), owned.cpu(), batch, draw).to(private.labels.device)
+    with torch.no_grad():
+        return class_means(embed(change(plain(private, index))), private.labels[index], len(owned))
+
+
+def draw_by_class(labels: Tensor, owned: Tensor, count: int, draw: torch.Generator) -> Tensor:
+    """Positions of at most ``count`` random samples of each owned class."""
+    order = torch.randperm(len(labels), generator=draw)
+    shuffled = labels[order]
+    return torch.cat([order[shuffled == c][:count] for c in owned.nonzero().flatten().tolist()])

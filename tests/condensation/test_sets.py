@@ -1,0 +1,74 @@
+"""Hostile condensed sets, from clients and from servers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from fedchoir.condensation.sets import check_received, find_fault, join_sets
+from fedchoir.payload import Payload, PayloadError
+from fedchoir.utils.input_spec import InputSpec
+
+TABLE, IMAGE = InputSpec("table", (5,)), InputSpec.image(4)
+
+
+def sent(**changes: Any) -> Payload:
+    return Payload({"condensed": torch.zeros(3, 2, 5), "owned": torch.tensor([1.0, 0.0, 1.0]), **changes})
+
+
+def probabilities(*shape: int) -> torch.Tensor:
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(0)).softmax(dim=-1)
+
+
+def test_a_proper_set_has_no_fault() -> None:
+    assert find_fault(sent(), "table") == ""
+    assert find_fault(sent(soft=probabilities(3, 2, 1, 3)), "table") == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"owned": torch.tensor([0.5, 0, 1])}, "owned has a number that is neither 0 nor 1"),
+        ({"condensed": torch.full((3, 2, 5), 21.0)}, "condensed has a number beyond ±20 standard units"),
+        ({"soft": torch.full((3, 2, 1, 3), 0.5)}, "soft has rows that are no probabilities"),
+        ({"soft": torch.tensor([-1.0, 1.0, 1.0]).expand(3, 2, 1, 3)}, "soft has rows that are no probabilities"),
+    ],
+)
+def test_faults_of_clients(changes: dict[str, Any], why: str) -> None:
+    assert find_fault(sent(**changes), "table") == why
+
+
+def test_sets_are_joined_without_classes_that_nobody_owns() -> None:
+    joined = join_sets([sent(), sent(owned=torch.tensor([0.0, 1.0, 0.0]))], TABLE)
+    assert joined["labels"].tolist() == [0, 0, 2, 2, 1, 1]
+    assert joined["samples"].shape == (6, 5)
+    check_received(joined, TABLE, classes=3, tiles=1)
+    empty = join_sets([], IMAGE)
+    assert empty["samples"].shape == (0, 3, 4, 4)
+    check_received(empty, IMAGE, classes=3, tiles=1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"samples": torch.zeros(6, 4)}, "do not fit table 5"),
+        ({"samples": torch.zeros(6, 5, dtype=torch.float64)}, "do not fit table 5"),
+        ({"samples": torch.full((6, 5), torch.nan)}, "beyond ±20"),
+        ({"samples": torch.full((6, 5), -1e8)}, "beyond ±20"),
+        ({"samples": torch.zeros(100_001, 5), "labels": torch.zeros(100_001, dtype=torch.int64)}, "do not fit table 5"),
+        ({"labels": torch.zeros(5, dtype=torch.int64)}, "labels of condensed samples do not fit"),
+        ({"labels": torch.full((6,), 3)}, "not one of 3 classes"),
+        ({"labels": torch.full((6,), -1)}, "not one of 3 classes"),
+        ({"soft": probabilities(6, 2, 3)}, "soft labels of condensed samples do not fit"),
+        ({"soft": torch.zeros(6, 1, 3)}, "soft labels of condensed samples do not fit"),
+        ({"program": torch.zeros(1)}, "condensed samples with their labels were expected"),
+    ],
+)
+def test_faults_of_servers(changes: dict[str, Any], why: str) -> None:
+    good = {"samples": torch.zeros(6, 5), "labels": torch.arange(6) % 3}
+    with pytest.raises(PayloadError, match=why):
+        check_received(Payload({**good, **changes}), TABLE, classes=3, tiles=1)
+    with pytest.raises(PayloadError, match="were expected"):
+        check_received(Payload(samples=good["samples"]), TABLE, classes=3, tiles=1)
