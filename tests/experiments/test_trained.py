@@ -39,7 +39,11 @@ def finished(out: Path, method: str, scenario: str, settings: dict[str, Any], **
     [
         ("fedmd", "simple_cnn@4,resnet10@4", {}),
         ("fedavg", "simple_cnn@4", {}),  # evaluates the global model
-        ("choir", "simple_cnn@4,resnet10@4", {"shared_model": "simple_cnn@4", "condense_steps": 2}),  # evaluates an ensemble
+        (
+            "choir",
+            "simple_cnn@4,resnet10@4",
+            {"shared_model": "simple_cnn@4", "condense_steps": 2},
+        ),  # evaluates an ensemble
         ("fedbn", "resnet10@4", {}),  # the global model, completed by the client's own layers
         ("fedrolex", "resnet10@4,resnet10@2", {}),  # a slice of the global model
         ("apfl", "resnet10@4", {}),  # a mixture
