@@ -14,6 +14,7 @@ from fedchoir.cli.options import console, given, parse_settings
 from fedchoir.utils.errors import UsageError
 
 if TYPE_CHECKING:
+    from fedchoir.experiments.scheduler import Backend
     from fedchoir.experiments.sweep import Job, Overrides
     from fedchoir.reporting.run_groups import Row
     from fedchoir.reporting.tables import References, View
@@ -31,10 +32,23 @@ class Style(StrEnum):
 Format = Annotated[Style, typer.Option("--format", help="terminal, md, latex or csv.")]
 PerClient = Annotated[bool, typer.Option("--per-client", help="A column for each client, as the papers print it.")]
 Seeds = Annotated[str | None, typer.Option(help="How many seeds (3), or which (4,7).")]
-Jobs = Annotated[int, typer.Option(min=1, help="Number of runs at once; they share the cores.")]
+Jobs = Annotated[
+    int | None,
+    typer.Option(min=1, help="Number of runs at once (default: 1; with --slurm: all). They share the cores."),
+]
 Scenario = Annotated[str | None, typer.Option(help="Other data, with its own public set and models of the same kind.")]
 Only = Annotated[list[str] | None, typer.Option(metavar="LABEL", help="Only these runs: a label, a method or a*b.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="List the runs and do nothing.")]
+Status = Annotated[bool, typer.Option("--status", help="Show how far every run is and do nothing.")]
+Slurm = Annotated[
+    str | None, typer.Option(metavar="PARTITION", help="Submit the runs to Slurm; 'local' tries it without a cluster.")
+]
+SlurmSet = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=VALUE", help="An option of sbatch: time=4:00:00, mem=32GB, gpus=1, cpus=8, account=ACCOUNT, …"
+    ),
+]
 
 
 @app.command(epilog="Example: [bold]fedchoir compare runs/ --format latex > table.tex[/]")
@@ -76,7 +90,7 @@ def compare(
 def sweep(
     file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="Base values, a grid, variants and seeds.")],
     out: Annotated[Path | None, typer.Option(help="Folder for all runs (default: runs/NAME).")] = None,
-    jobs: Jobs = 1,
+    jobs: Jobs = None,
     rounds: o.Rounds = None,
     seeds: Seeds = None,
     metric: o.Metric = None,
@@ -92,6 +106,9 @@ def sweep(
     set_: o.Set = None,
     style: Format = Style.terminal,
     dry_run: DryRun = False,
+    status: Status = False,
+    slurm: Slurm = None,
+    slurm_set: SlurmSet = None,
 ) -> None:
     """Run every combination in a sweep file. Run it again after a crash: finished runs are skipped and interrupted ones
     continue. A failed run does not stop the others."""
@@ -104,7 +121,11 @@ def sweep(
     content, name = read_sweep(file), name_of(file)
     folder = out or Path("runs") / (name + overrides.tag)
     planned = jobs_of(content, folder, overrides, only or ())
-    run_sweep(planned, folder, jobs, style, title=content.title or name, table=None, dry_run=dry_run)
+    if status:
+        print_status(planned)
+        return
+    backend = slurm_backend(slurm, slurm_set, folder, jobs) if not dry_run else None
+    run_sweep(planned, folder, jobs, style, title=content.title or name, table=None, dry_run=dry_run, backend=backend)
 
 
 @app.command(
@@ -115,7 +136,7 @@ def reproduce(
     table: Annotated[str | None, typer.Argument(metavar="TABLE", help="For example fccl+/table8.")] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the tables.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder for all runs (default: runs/PAPER/TABLE).")] = None,
-    jobs: Jobs = 1,
+    jobs: Jobs = None,
     rounds: o.Rounds = None,
     seeds: Seeds = None,
     metric: o.Metric = None,
@@ -132,6 +153,9 @@ def reproduce(
     style: Format = Style.terminal,
     per_client: PerClient = False,
     dry_run: DryRun = False,
+    status: Status = False,
+    slurm: Slurm = None,
+    slurm_set: SlurmSet = None,
 ) -> None:
     """Run a published table and print our numbers beside it. Run it again after a crash: finished runs are skipped."""
     from fedchoir.experiments.reproduce import path_of, table_with_runs
@@ -147,7 +171,14 @@ def reproduce(
     content, name = read_sweep(path_of(table)), table_with_runs(table)
     folder = out or Path("runs") / (name + overrides.tag)
     planned = jobs_of(content, folder, overrides, only or ())
-    run_sweep(planned, folder, jobs, style, title=content.title, table=name, dry_run=dry_run, per_client=per_client)
+    if status:
+        print_status(planned)
+        return
+    backend = slurm_backend(slurm, slurm_set, folder, jobs) if not dry_run else None
+    run_sweep(
+        planned, folder, jobs, style, title=content.title, table=name, dry_run=dry_run, per_client=per_client,
+        backend=backend,
+    )  # fmt: skip
 
 
 def make_overrides(scenario: str | None, seeds: str | None, settings: list[str] | None, **values: Any) -> Overrides:
@@ -159,8 +190,8 @@ def make_overrides(scenario: str | None, seeds: str | None, settings: list[str] 
 
 
 def run_sweep(
-    planned: list[Job], folder: Path, processes: int, style: Style, *, title: str, table: str | None,
-    dry_run: bool = False, per_client: bool = False,
+    planned: list[Job], folder: Path, processes: int | None, style: Style, *, title: str, table: str | None,
+    dry_run: bool = False, per_client: bool = False, backend: Backend | None = None,
 ) -> None:  # fmt: skip
     """Execute the runs that are not finished and print the table of all that are."""
     from fedchoir.experiments.scheduler import run_jobs, write_manifest
@@ -175,14 +206,43 @@ def run_sweep(
             progress.print(job.name, markup=False, highlight=False, soft_wrap=True)
         return
     write_manifest(folder, table, title, planned)
-    with SweepView(progress, planned) as view:
-        outcomes = run_jobs(planned, processes, view)
+    try:
+        with SweepView(progress, planned) as view:
+            outcomes = run_jobs(planned, processes or 1, view, backend)
+    except KeyboardInterrupt:
+        if backend is None:
+            raise
+        progress.print("the jobs stay in the queue: --status shows them, the same command waits for them again")
+        raise typer.Exit(130) from None
     done = [outcome.job.out for outcome in outcomes if outcome.state != "failed"]
     if done:
         print_rows(rows(find_results(done)), style, "clients" if per_client else "accuracy")
     progress.print(summary(outcomes, folder), markup=False, highlight=False, soft_wrap=True)
     if len(done) < len(outcomes):
         raise typer.Exit(1)
+
+
+def slurm_backend(partition: str | None, settings: list[str] | None, folder: Path, jobs: int | None) -> Backend | None:
+    """The queue of a cluster, where ``--slurm`` is given."""
+    if partition is None:
+        if settings:
+            raise UsageError("--slurm-set belongs to --slurm PARTITION")
+        return None
+    from fedchoir.experiments.cluster import Cluster
+
+    pairs = [text.partition("=") for text in settings or ()]
+    if wrong := [key for key, equals, value in pairs if not (key and equals and value)]:
+        raise UsageError(f"--slurm-set {wrong[0]!r} is not possible: it should be KEY=VALUE, such as time=4:00:00")
+    return Cluster(folder, partition, {key.strip(): value.strip() for key, _, value in pairs}, jobs)
+
+
+def print_status(planned: list[Job]) -> None:
+    from fedchoir.experiments.sweep_state import sweep_state
+    from fedchoir.reporting.sweep_view import state_line, state_table
+
+    states = sweep_state(planned)
+    console.print(state_table(states))
+    console.print(state_line(states), highlight=False)
 
 
 def print_rows(

@@ -11,7 +11,7 @@ import json
 import os
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import wait
@@ -52,7 +52,7 @@ class Outcome:
 
 
 class Backend(Protocol):
-    """Where jobs are executed. `LocalProcesses` is one; a cluster's queue would be another."""
+    """Where jobs are executed: `LocalProcesses`, or the queue of a cluster (`fedchoir.experiments.cluster`)."""
 
     def has_room(self) -> bool:
         """Whether `start` may be called."""
@@ -124,9 +124,8 @@ class LocalProcesses:
         environment = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
         child = self._idle.pop() if self._idle else ChildProcess.spawn("its process", WORKER, environment)
         self._running[child] = job
-        task = {"name": job.name, "label": job.label, "experiment": job.experiment.model_dump(mode="json")}
         with suppress(WorkerError):  # poll reports a process that has died
-            child.send([json.dumps(task).encode()])
+            child.send([json.dumps(task_of(job)).encode()])
 
     def poll(self, seconds: float) -> Iterator[tuple[Job, Status]]:
         if not self._running:
@@ -163,7 +162,12 @@ def is_finished(job: Job) -> bool:
 
 def lock_of(job: Job) -> FileLock:
     """The lock that the process of a run holds."""
-    return FileLock(_beside(job, ".locks", ".lock"), timeout=0)
+    lock_path(job).parent.mkdir(parents=True, exist_ok=True)
+    return FileLock(lock_path(job), timeout=0)
+
+
+def lock_path(job: Job) -> Path:
+    return job.out.parent / ".locks" / f"{job.out.name}.lock"
 
 
 def is_locked(job: Job) -> bool:
@@ -176,12 +180,9 @@ def is_locked(job: Job) -> bool:
 
 def log_of(job: Job) -> Path:
     """The file for everything that a run prints."""
-    return _beside(job, "logs", ".log")
-
-
-def _beside(job: Job, folder: str, suffix: str) -> Path:
-    (job.out.parent / folder).mkdir(parents=True, exist_ok=True)
-    return job.out.parent / folder / f"{job.out.name}{suffix}"
+    path = job.out.parent / "logs" / f"{job.out.name}.log"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 def write_manifest(out: Path, table: str | None, title: str, jobs: Sequence[Job]) -> None:
@@ -195,6 +196,15 @@ def write_manifest(out: Path, table: str | None, title: str, jobs: Sequence[Job]
     runs |= {job.name: job.label for job in jobs}
     published |= {job.name: list(job.published) for job in jobs if job.published}
     atomic_write_json(path, {"table": table, "title": title, "runs": runs, "published": published})
+
+
+def task_of(job: Job) -> dict[str, Any]:
+    """A job as JSON, for the process that executes it."""
+    return {"name": job.name, "label": job.label, "experiment": job.experiment.model_dump(mode="json")}
+
+
+def job_of(task: Mapping[str, Any]) -> Job:
+    return Job(task["name"], task["label"], Experiment(**task["experiment"]))
 
 
 # -- a worker process --------------------------------------------------------------------------------------------------
@@ -234,6 +244,13 @@ def run_job(job: Job, send: Send) -> None:
         send("failed", why=why, broken=True)
 
 
+def redirect_output(job: Job) -> None:
+    """Send everything that this process prints to the log of the run."""
+    with log_of(job).open("a") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+
+
 def main() -> None:
     channel = parent_channel()
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
@@ -242,11 +259,8 @@ def main() -> None:
         channel.send([json.dumps({"event": event, **facts}).encode()])
 
     while True:  # until the scheduler ends this process
-        task = json.loads(channel.receive()[0])
-        job = Job(task["name"], task["label"], Experiment(**task["experiment"]))
-        with log_of(job).open("a") as log:
-            os.dup2(log.fileno(), 1)
-            os.dup2(log.fileno(), 2)
+        job = job_of(json.loads(channel.receive()[0]))
+        redirect_output(job)
         run_job(job, send)
         gc.collect()
         if torch.cuda.is_available():

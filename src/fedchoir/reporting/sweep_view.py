@@ -9,9 +9,12 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
 from fedchoir.experiments.scheduler import Outcome
 from fedchoir.experiments.sweep import Job
+from fedchoir.experiments.sweep_state import STATES as RUN_STATES
+from fedchoir.experiments.sweep_state import RunState
 
 STATES = {"finished": "[green]finished[/]", "skipped": "[dim]was finished before[/]", "failed": "[red]failed[/]"}
 
@@ -64,3 +67,23 @@ def summary(outcomes: Sequence[Outcome], out: Path) -> str:
     text = "{} finished, {} were finished before, {} failed".format(*map(states.count, STATES))
     failed = [f"failed: {o.job.name}" + (f" (log: {o.log})" if o.log else "") for o in outcomes if o.state == "failed"]
     return "\n".join([f"{text} · {out}/", *failed])
+
+
+COLOURS = {"finished": "green", "running": "cyan", "failed": "red"}
+
+
+def state_table(states: Sequence[RunState]) -> Table:
+    """One row for each run: its state, rounds and last accuracies."""
+    table = Table("run", "state", "round", "intra %", "inter %", "note", header_style="bold cyan")
+    for run in states:
+        rounds = f"{run.done} of {'?' if run.planned is None else run.planned}"
+        scores = ["–" if value is None else f"{value:.2f}" for value in (run.intra, run.inter)]
+        colour = COLOURS.get(run.state, "default")
+        table.add_row(escape(run.job.name), f"[{colour}]{run.state}[/]", rounds, *scores, escape(run.note))
+    return table
+
+
+def state_line(states: Sequence[RunState]) -> str:
+    """How many runs are in which state."""
+    names = [run.state for run in states]
+    return ", ".join(f"{names.count(state)} {state}" for state in RUN_STATES if state in names)
