@@ -13,6 +13,7 @@ from fedchoir.core.metric_summary import summarise_clients
 from fedchoir.core.result import Result
 from fedchoir.reporting.run_groups import grouped, rows
 from fedchoir.reporting.tables import as_text, sheets
+from fedchoir.utils.errors import UsageError
 
 MODELS = [model for _, model, _ in CLIENTS]
 
@@ -61,6 +62,36 @@ def test_the_unseen_domain_is_in_the_csv(view: Any) -> None:
     first, second = csv.DictReader(io.StringIO(text))
     assert (first["unseen"], second["unseen"], second["unseen_minus_solo"]) == ("20.0", "30.0", "10.0")
     assert "unseen" not in as_text(rows([fake_result("solo")]), "csv", view)
+
+
+def left_out(method: str, domain: str, unseen: float, seed: int = 0) -> Result:
+    summary = {domain: summarise_clients([unseen] * 4, ["mnist", "usps", "svhn", "syn"], "accuracy")}
+    return fake_result(method, seed=seed, settings={"held_out": domain}, extras={"unseen": summary})
+
+
+def test_leave_one_domain_out_is_averaged_within_each_seed() -> None:
+    runs = [
+        left_out(method, domain, base + 2 * seed, seed)
+        for method, bases in (("solo", (20.0, 40.0)), ("fccl+", (30.0, 36.0)))
+        for domain, base in zip(("svhn", "mnist"), bases, strict=True)
+        for seed in (0, 1)
+    ]
+    (sheet,) = sheets(rows([*runs, fake_result("fccl+")]), "held-out")
+    places = [sheet.header.index(name) for name in ("svhn", "mnist", "mean")]
+    lines = {line[0].text: [line[k] for k in places] for line in sheet.lines}
+    assert [cell.text for cell in lines["solo"]] == ["21.00 ± 1.41", "41.00 ± 1.41", "31.00 ± 1.41"]
+    assert [cell.text for cell in lines["fccl+"]] == ["31.00 ± 1.41", "37.00 ± 1.41", "34.00 ± 1.41"]
+    assert [cell.place for cell in lines["solo"]] == [1, 0, 1]
+
+
+def test_a_mean_over_domains_needs_all_of_them() -> None:
+    runs = [left_out("solo", "svhn", 20.0), left_out("solo", "mnist", 40.0), left_out("fccl+", "svhn", 30.0)]
+    (sheet,) = sheets(rows(runs), "held-out")
+    line = next(line for line in sheet.lines if line[0].text == "fccl+")
+    shown = {name: cell.text for name, cell in zip(sheet.header, line, strict=True)}
+    assert shown == {"method": "fccl+", "svhn": "30.00", "mnist": "–", "mean": "–"}
+    with pytest.raises(UsageError, match="no domain is held out"):
+        sheets(rows([fake_result("solo")]), "held-out")
 
 
 def test_other_protocols_are_named_in_the_title() -> None:

@@ -67,6 +67,9 @@ def compare(
     best_round_habit: Annotated[
         bool, typer.Option("--best-round-habit", help="What it is worth to report the best test round instead.")
     ] = False,
+    held_out: Annotated[
+        bool, typer.Option("--held-out", help="Each held-out domain as a column, and their mean.")
+    ] = False,
 ) -> None:
     """Compare finished runs with each other and with the papers: mean ± sd over seeds, best in bold, second underlined;
     then the differences to SOLO with 95 % intervals, paired by seed."""
@@ -75,13 +78,16 @@ def compare(
     from fedchoir.reporting.store import find_results
     from fedchoir.reporting.tables import rows
 
-    views: dict[str, View] = {"--cost": "cost", "--per-client": "clients", "--best-round-habit": "best-round"}
-    given = [name for name, on in zip(views, (cost, per_client, best_round_habit), strict=True) if on]
+    views: dict[str, tuple[bool, View]] = {
+        "--cost": (cost, "cost"), "--per-client": (per_client, "clients"), "--held-out": (held_out, "held-out"),
+        "--best-round-habit": (best_round_habit, "best-round"),
+    }  # fmt: skip
+    given = [name for name, (on, _) in views.items() if on]
     if len(given) > 1:
         raise UsageError(f"{given[0]} and {given[1]} are two different tables: give one of them")
     if given and against is not None:
         raise UsageError(f"--against is not possible with {given[0]}: that table has no differences")
-    view: View = views[given[0]] if given else "accuracy"
+    view: View = views[given[0]][1] if given else "accuracy"
     made = rows(find_results(folders), check_metric(metric) if metric else None)
     print_rows(made, style, view, target, references(made, against) if view == "accuracy" else None)
 

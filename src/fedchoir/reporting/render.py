@@ -1,7 +1,7 @@
 """Writes a table with marked cells for the terminal, as Markdown or as LaTeX."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
 from rich import box
 from rich.markup import escape as escape_markup
@@ -24,6 +24,22 @@ class Sheet(NamedTuple):
     header: tuple[str, ...]
     lines: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
+
+
+class Mean(Protocol):
+    """What `ranked` needs of a number: it is shown by ``str``."""
+
+    @property
+    def mean(self) -> float: ...
+
+
+def ranked(numbers: Sequence[Mean | None], better: Callable[[float, float], bool]) -> list[Cell]:
+    """A column of scores with the place of each; a column of one row has no places."""
+    means = [number.mean for number in numbers if number is not None]
+    return [
+        Cell(NONE) if n is None else Cell(str(n), sum(better(m, n.mean) for m in means) if len(means) > 1 else None)
+        for n in numbers
+    ]
 
 
 def terminal(sheet: Sheet) -> Table:

@@ -1,9 +1,9 @@
-"""Tables of finished runs: scores and differences, scores of each client, cost or best test rounds; for the terminal,
-Markdown, LaTeX, CSV."""
+"""Tables of finished runs: scores and differences, scores of each client, cost, best test rounds or unseen domains; for
+the terminal, Markdown, LaTeX, CSV."""
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from rich.table import Table
@@ -14,14 +14,15 @@ from fedchoir.reporting.best_round import habit_fields, habit_sheet
 from fedchoir.reporting.costs import budget_of, budget_sheet, cost_of
 from fedchoir.reporting.difference_tables import difference_fields, difference_sheets
 from fedchoir.reporting.headline import SCOPES, heading
-from fedchoir.reporting.render import NONE, Cell, Sheet, latex, markdown, terminal
+from fedchoir.reporting.held_out import held_out_sheets
+from fedchoir.reporting.render import NONE, Cell, Sheet, latex, markdown, ranked, terminal
 from fedchoir.reporting.run_groups import Number, Row, delta, grouped, interactions, rows
 from fedchoir.reporting.store import find_results
 from fedchoir.utils.sizes import readable_bytes
 
 __all__ = ["as_text", "find_results", "notes", "rows", "sheets", "terminal_tables"]
 
-View = Literal["accuracy", "clients", "cost", "best-round"]
+View = Literal["accuracy", "clients", "cost", "best-round", "held-out"]
 References = Mapping[str, Row]
 """The row of each group that the others are compared with, see `difference_tables.references`."""
 NO_REFERENCE = "no differences: this table has no solo row; --against LABEL compares with another one"
@@ -71,6 +72,8 @@ def sheets(
 ) -> list[Sheet]:
     """The tables of a view, one to three per group. ``target`` adds the rounds needed to reach an accuracy,
     ``references`` the differences to a row."""
+    if view == "held-out":
+        return held_out_sheets(table_rows)
     made: list[Sheet] = []
     for group, group_rows in grouped(table_rows):
         if view == "accuracy":
@@ -109,7 +112,7 @@ def accuracy_sheet(group: str, group_rows: Sequence[Row], target: float | None =
     unseen = ("unseen",) if any(row.number("unseen") for row in group_rows) else ()
     for scope in (*(SCOPES[:1] if single else SCOPES), *unseen):
         name = heading(metric, "" if single else scope)
-        columns.append((name, _ranked([row.number(scope) for row in group_rows], better)))
+        columns.append((name, ranked([row.number(scope) for row in group_rows], better)))
         if any(row.method == "solo" for row in group_rows) and len(group_rows) > 1:
             columns.append(("Δ solo", [Cell(_delta(row, group_rows, scope)) for row in group_rows]))
         if any(scope in row.published.printed for row in group_rows):
@@ -117,7 +120,7 @@ def accuracy_sheet(group: str, group_rows: Sequence[Row], target: float | None =
     remarks = notes(group_rows)
     if any(row.worst() for row in group_rows) and not any(row.published for row in group_rows):
         remarks = (WORST_NOTE, *remarks)
-        columns.append(("worst", _ranked([row.worst() for row in group_rows], better)))
+        columns.append(("worst", ranked([row.worst() for row in group_rows], better)))
         columns.append(("spread", [Cell(str(row.spread() or NONE)) for row in group_rows]))
     goals = [_target(row) if target is None else target for row in group_rows]
     if any(goal is not None for goal in goals):
@@ -139,7 +142,7 @@ def client_sheet(group: str, group_rows: Sequence[Row], scope: str) -> Sheet:
     missing: list[Number | None] = [None] * len(names)
     numbers = [[*(row.clients(scope) or missing), row.number(scope)] for row in group_rows]
     metric = group_rows[0].metric
-    columns = [_ranked(column, METRICS[metric].better) for column in zip(*numbers, strict=True)]
+    columns = [ranked(column, METRICS[metric].better) for column in zip(*numbers, strict=True)]
     lines: list[tuple[Cell, ...]] = []
     for row, cells in zip(group_rows, zip(*columns, strict=True), strict=True):
         lines.append((Cell(row.label), *cells, Cell(_delta(row, group_rows, scope))))
@@ -204,15 +207,6 @@ def record(row: Row, group_rows: Sequence[Row], view: View = "accuracy", target:
         facts[f"interactions_to_{target:g}"] = row.interactions_to(target)
     habit = habit_fields(row) if view == "best-round" else {}
     return facts | cost_of(row) | budget_of(row) | habit
-
-
-def _ranked(numbers: Sequence[Number | None], better: Callable[[float, float], bool]) -> list[Cell]:
-    """A column of scores with the place of each; a column of one row has no places."""
-    means = [number.mean for number in numbers if number is not None]
-    return [
-        Cell(NONE) if n is None else Cell(str(n), sum(better(m, n.mean) for m in means) if len(means) > 1 else None)
-        for n in numbers
-    ]
 
 
 def _delta(row: Row, group_rows: Sequence[Row], scope: str) -> str:
