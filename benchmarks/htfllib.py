@@ -7,8 +7,8 @@
 The data are CIFAR-10 (DATA/cifar10.npz), or with ``--data generated`` the images of digits-lite. The partition is
 Dirichlet, a client's test images have its label distribution, and both sides get the same images in float32. Clients
 have torchvision's resnet18 and resnet34 in turn. Both take the same number of SGD steps with equal batch size and
-learning rate: a client's images are a multiple of the batch. `METHODS` maps names and options, and says what still
-differs. HtFLlib does not shuffle, fedchoir does; initial weights differ.
+learning rate: a client's images are a multiple of the batch. `htfllib_methods.METHODS` maps names and options, and says
+what still differs. HtFLlib does not shuffle, fedchoir does; initial weights differ.
 
 A round is training, exchange, evaluation and what is written to disk in it. The first one does not count. HtFLlib reads
 its data again in every round; *without reading* leaves that out. It evaluates before it trains, so it takes one round
@@ -31,7 +31,7 @@ import subprocess
 import sys
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -51,54 +51,10 @@ from fedchoir.engines.local.engine import LocalEngine
 from fedchoir.utils.errors import QuorumError, UsageError
 from fedchoir.utils.input_spec import InputSpec
 from fedchoir.utils.rng import generator
+from htfllib_methods import METHODS, NETS, WIDTH
 from synthetic_federation import timed_rounds
 
-CLASSES, WIDTH, DATA, MARK = 10, 512, "contest", "contest:"
-NETS = ("resnet18", "resnet34")
-SHARED = f"torchvision.models:{NETS[0]}"  # HtFLlib's shared model of FML and FedKD is the first client's architecture
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A method on both sides. Of a value such as ``{lr}`` the script's own option is used."""
-
-    theirs: str
-    flags: dict[str, str] = field(default_factory=dict)
-    ours: dict[str, Any] = field(default_factory=dict)
-    differs: str = ""
-
-
-PROTO = {"feature_dim": WIDTH, "prototype_weight": "{lamda}", "distance": "mse", "predict_by": "prototypes"}
-SERVER = {"server_epochs": "{server_epochs}", "server_batch": "{batch}", "server_lr": "{lr}"}
-METHODS = {
-    "solo": Pair("Local"),
-    "fedproto": Pair(
-        "FedProto", {"-lam": "{lamda}"}, PROTO | {"weighting": "uniform"},
-        "HtFLlib collects prototypes during training, fedchoir after it",
-    ),
-    "lg-fedavg": Pair("LG-FedAvg", {}, {"feature_dim": WIDTH, "tested_head": "global", "weighting": "size"}),
-    "fml": Pair(
-        "FML", {"-al": "0.5", "-bt": "0.5"},
-        {"meme": SHARED, "own_share": 0.5, "shared_share": 0.5, "weighting": "uniform"},
-        "in HtFLlib KL is divided by the classes, too, both losses reach both models, and gradients are clipped at 10",
-    ),
-    "fedtgp": Pair(
-        "FedTGP", {"-lam": "{lamda}", "-se": "{server_epochs}", "-mart": "100"},
-        PROTO | SERVER | {"gap": "nearest", "margin": 100.0},
-    ),
-    "fd": Pair(
-        "FD", {"-lam": "{lamda}"}, {"gamma": "{lamda}", "outputs": "probabilities", "exclude_own": False},
-        "HtFLlib takes mean logits as targets of a cross-entropy, fedchoir mean probabilities",
-    ),
-    "fedgh": Pair(
-        "FedGH", {"-se": "{server_epochs}", "-slr": "{lr}"}, SERVER | {"feature_dim": WIDTH, "tested_head": "global"}
-    ),
-    "fedkd": Pair(
-        "FedKD", {"-mlr": "{lr}", "-Ts": "0.95", "-Te": "0.98"},
-        {"shared_model": SHARED, "energy_start": 0.95, "energy_end": 0.98, "loss_floor": 0.0, "weighting": "uniform"},
-        "HtFLlib compresses weights kernel by kernel, fedchoir updates as matrices; HtFLlib clips gradients at 10",
-    ),
-}  # fmt: skip
+CLASSES, DATA, MARK = 10, "contest", "contest:"
 
 
 def peak_memory() -> float:
