@@ -12,8 +12,9 @@ from tests.helpers import equal, events
 
 from fedchoir import Experiment, methods, run
 from fedchoir.core import checkpoint
+from fedchoir.core.aggregation import blend
 from fedchoir.core.client import Client
-from fedchoir.methods.fedbyol import blend, divergence
+from fedchoir.methods.fedbyol import divergence
 from fedchoir.methods.ssl.objectives import online_parameters
 from fedchoir.models import build
 from fedchoir.utils.errors import UsageError
