@@ -61,7 +61,8 @@ def experiment(o: argparse.Namespace, label: str, seed: int) -> Experiment:
     settings: dict[str, Any] = {
         "clients": 4, "partition": "iid", "local_epochs": o.epochs, "local_batch": o.batch, "local_lr": o.lr,
         "optimizer": o.optimizer, "objective": o.objective,
-        "dim": o.dim, "hidden": o.hidden, "evaluate_every": o.rounds, **special,
+        "dim": o.dim, "hidden": o.hidden, "evaluate_every": o.rounds, "probe_data": "own", "probe_weight_decay": 0.0,
+        **special,
     }  # fmt: skip
     if o.images:
         settings["private"] = o.images

@@ -62,8 +62,9 @@ FOR_METHOD: dict[str, dict[str, Any]] = {  # methods that need other options to 
 TINY_SSL = {
     "private_augment": "strong", "optimizer": "sgd", "local_lr": 0.032, "local_batch": 24, "local_epochs": 1, "dim": 8,
     "hidden": 16, "t_warm": 1, "knn": 5, "evaluate_every": 1, "probe_epochs": 30, "probe_lr": 0.03,
+    "probe_data": "own",  # as at real sites
 }  # fmt: skip
-SELF_SUPERVISED = ("byol", "fedbyol", "fedu", "fedema", "fedfoa", "fedmd-ssl", "feddf-ssl")
+SELF_SUPERVISED = ("byol", "fedbyol", "fedu", "fedema", "fedfoa", "fedmd-ssl", "ensemble-ssl")
 FOR_METHOD |= dict.fromkeys(SELF_SUPERVISED, TINY_SSL)
 FOR_METHOD |= {"scaffold": {"optimizer": "sgd", "local_lr": 0.05, "momentum": 0.9}}
 FOR_METHOD |= {"fedkd": {"shared_model": "simple_cnn@4"}, "fedmrl": {"shared_model": "simple_cnn@4", "shared_dim": 16}}

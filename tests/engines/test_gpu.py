@@ -16,7 +16,15 @@ from fedchoir import Experiment, methods, run
 from fedchoir.engines.local.cuda_graphs import CudaGraphTrainer, ForwardGraphs
 
 pytestmark = pytest.mark.gpu
-SELF_SUPERVISED = ("byol", "fedbyol", "fedu", "fedema", "fedfoa", "fedmd-ssl", "feddf-ssl")  # start from random views
+SELF_SUPERVISED = (
+    "byol",
+    "fedbyol",
+    "fedu",
+    "fedema",
+    "fedfoa",
+    "fedmd-ssl",
+    "ensemble-ssl",
+)  # start from random views
 
 
 def losses(experiment: Experiment) -> list[float]:

@@ -90,7 +90,7 @@ def test_options_that_exclude_each_other(
         FederationHarness(small(method, models=("simple_cnn@4",), settings=settings))
 
 
-@pytest.mark.parametrize("name", ["fedmd-ssl", "feddf-ssl"])
+@pytest.mark.parametrize("name", ["fedmd-ssl", "ensemble-ssl"])
 def test_encoders_that_are_alike_are_not_averaged_without_their_heads(
     name: str, small: Callable[..., Experiment]
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.helpers import equal
+from tests.helpers import equal, events
 
 from fedchoir import Experiment, methods, run
 from fedchoir.core import checkpoint
@@ -41,3 +41,14 @@ def test_fedu_keeps_its_predictor_where_it_diverged(
     monkeypatch.setattr(cls, "download", spy)
     run(small("fedu", rounds=2, settings={"threshold": threshold}))
     assert kept == [(own, not own)] * 3
+
+
+def test_every_decision_about_the_predictor_is_recorded(small: Small) -> None:
+    for threshold, decision in ((0.0, 0.0), (1e6, 1.0)):
+        experiment = small("fedu", f"t{decision:g}", rounds=3, settings={"threshold": threshold})
+        run(experiment)
+        first, *later = events(experiment)
+        assert all("predictor_updated" not in losses for losses in first["losses"].values())
+        for losses in (losses for event in later for losses in event["losses"].values()):
+            assert losses["predictor_updated"] == decision
+            assert losses["divergence"] > 0

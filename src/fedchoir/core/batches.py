@@ -95,9 +95,11 @@ class PrivateBatches:
 
     def _inputs(self, index: Tensor, epoch: int, number: int, view: int = 1) -> Tensor:
         inputs = self.data.inputs[index]
-        if self.settings.private_augment != "none":
+        kind = self.settings.private_augment
+        if kind != "none":
             place = (epoch, number) if view == 1 else (epoch, number, view)
-            inputs = self.data.augment(inputs, self.settings.private_augment, self.generator("private view", *place))
+            kind_of_view = kind if view == 1 else self.data.second_views.get(kind, kind)
+            inputs = self.data.augment(inputs, kind_of_view, self.generator("private view", *place))
         return self._transform(inputs)
 
     def _drawn(self, companions: Companions, epoch: int, number: int) -> Batch:

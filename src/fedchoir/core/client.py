@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -213,8 +214,14 @@ class Client(ClientModel):
 
     def predict_private(self, output: Output = "logits") -> Tensor:
         """The current model's output on every private sample, in eval mode, without augmentation."""
+        return self.predict_samples(self.private, output)
+
+    def predict_samples(self, samples: Samples, output: Output = "logits") -> Tensor:
+        """The current model's output on every sample of a set, in eval mode, without augmentation."""
         self.model.eval()
-        return self._outputs(TeacherOutput(self.model, output, self._autocast))
+        model = TeacherOutput(self.model, output, self._autocast)
+        chunks = replace(self.private_batches, data=samples).chunks(batch_for(self.device))
+        return torch.cat([model(inputs) for inputs, _ in chunks])
 
     def _outputs(self, model: TeacherOutput) -> Tensor:
         return torch.cat([model(inputs) for inputs, _ in self.private_chunks()])

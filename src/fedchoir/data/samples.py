@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Protocol, Self
 
@@ -18,7 +18,7 @@ DIGEST_ROWS = 1024  # read at a time
 
 Augmentation = Literal[
     "none", "weak", "strong", "crop-flip", "fccl", "affine", "recolor", "affine-recolor", "noise", "feature-dropout",
-    "jitter", "scale", "crop", "token-dropout",
+    "jitter", "scale", "crop", "token-dropout", "simclr", "simclr-no-blur", "byol",
 ]  # fmt: skip
 """The names of all modalities. Each has ``weak`` and ``strong``; its class lists the others that it knows."""
 
@@ -51,6 +51,8 @@ class Samples:
     modality: ClassVar[str] = "tensor"
     augmentations: ClassVar[tuple[str, ...]] = ()
     """The names that `augment` knows beside ``none``."""
+    second_views: ClassVar[Mapping[str, str]] = {}
+    """Augmentations whose second view of a sample is another one, which `augment` knows too."""
     copies_are_leaks: ClassVar[bool] = True
     """Whether equal inputs mean the same sample, so that training copies of test samples are left out."""
 

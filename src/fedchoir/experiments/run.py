@@ -93,7 +93,7 @@ def run(experiment: Experiment, *, resume: bool = False, observers: Iterable[Obs
             **({"trainer": counting} if counting else {}),
         ) as engine,
     ):  # fmt: skip
-        notes = [*scenario.notes, *(public.notes if public else ())]
+        notes = [*scenario.notes, *(public.notes if public else ()), *method.notes]
         budget = BudgetLog(method, engine, counting, plan.out)
         try:
             return run_on_engine(

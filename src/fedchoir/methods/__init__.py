@@ -32,9 +32,16 @@ def registry() -> dict[str, type[Method]]:
     return dict(sorted(found.items()))
 
 
+@cache
+def aliases() -> dict[str, str]:
+    """Earlier names of methods, and the present ones."""
+    return {old: name for name, method in registry().items() for old in vars(method).get("aliases", ())}
+
+
 def get(name: str) -> type[Method]:
-    """The method of this name, or one line that names the nearest ones."""
+    """The method of this name or alias, or one line that names the nearest ones."""
     methods = registry()
+    name = aliases().get(name, name)
     if name not in methods:
         near = difflib.get_close_matches(name, methods, n=3, cutoff=0.4) or sorted(methods)
         raise UsageError(f"no method is called {name!r}; nearest: {', '.join(near)} (see: fedchoir list methods)")

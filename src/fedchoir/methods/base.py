@@ -28,6 +28,8 @@ class Method:
     """A federated method. Subclasses define a round, what clients send, and the losses."""
 
     name: ClassVar[str]
+    aliases: ClassVar[tuple[str, ...]] = ()
+    """Earlier names, which are still accepted. Not inherited."""
     title: ClassVar[str]
     """One line for `fedchoir list methods`."""
     paper: ClassVar[str] = ""
@@ -55,6 +57,9 @@ class Method:
     """Options that a profile (``"paper"``) sets, or sets in one scenario (``"paper:digits"``). For plug-ins: the
     methods of this package have theirs in ``experiments/profiles.toml``."""
 
+    pool: tuple[Samples, ...] = ()
+    """In a simulation, the training samples of all clients, for a method that ``evaluates_on_pool``."""
+
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         cls.supports_dp = vars(cls).get("supports_dp", False)
@@ -65,6 +70,7 @@ class Method:
         self.params = params
         self.spec = spec
         self.server: dict[str, Tensor] = {}  # the server's state between rounds
+        self.notes: list[str] = []  # for the result: what was decided from the data
         if params.dp_noise and (why := self.dp_obstacle(params)):
             raise UsageError(f"dp_noise = {params.dp_noise:g} is not possible with {self.name}: {why}; set it to 0")
         weighted = params.class_weights != "none"
@@ -154,6 +160,11 @@ class Method:
         client.modules.eval()
         spec, transform = self.spec, client.private.transform
         return evaluate(predict, tests, detail, top_k=spec.top_k, transform=transform, seed=spec.seed)
+
+    @property
+    def evaluates_on_pool(self) -> bool:
+        """Whether `predictor` needs the training samples of all clients. Real sites have their own alone."""
+        return False
 
     def predictor(self, client: Client) -> Predict:
         """What `evaluate` evaluates: the client's model as it is, or with what it needs to predict classes."""

@@ -1,27 +1,37 @@
 """FedBYOL: BYOL with the online networks averaged every round (the baseline of Zhuang et al., ICLR 2022)."""
 
 from collections.abc import Mapping
-from typing import cast
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
 
-from fedchoir.methods.api import Client, Exchange, Round, Script, Step
+from fedchoir.methods.api import Client, Exchange, Field, Round, Script, Step
 from fedchoir.methods.fedfoa_exchange import BANK
-from fedchoir.methods.self_supervised import SelfSupervised
+from fedchoir.methods.self_supervised import SelfSupervised, SelfSupervisedParams
 from fedchoir.methods.ssl.objectives import Target, online_parameters
 from fedchoir.models import Model
 from fedchoir.payload import MODEL, MODULE, Payload, sends, state_payload
 from fedchoir.utils.errors import UsageError
 
 
+class FedBYOLParams(SelfSupervisedParams):
+    target_network: Literal["global", "local"] = Field(
+        "global",
+        description="BYOL's target network after a download: the online one, or its own (released code)",
+    )
+
+
 class FedBYOL(SelfSupervised):
-    """The server averages online encoder and predictor; clients continue from the average, target network included."""
+    """The server averages online encoder and predictor; clients continue from the average, target network included
+    unless it stays local."""
 
     name = "fedbyol"
     title = "self-supervised, online encoder and predictor averaged"
     paper = "Zhuang et al., ICLR 2022 (baseline)"
     heterogeneous = False
+    Params = FedBYOLParams
+    params: FedBYOLParams
 
     def round(self, r: Round) -> Script:
         if average := self.averaged():
@@ -48,10 +58,16 @@ class FedBYOL(SelfSupervised):
         return Payload({name: t for state in states for name, t in state.items()})
 
     def download(self, client: Client, received: Payload) -> None:
+        """Continue from the average. The target network of a client that has not trained yet follows in any case."""
+        new = "trained" not in client.memory
+        self.load_average(client, received)
+        if "target" in client.modules and (new or self.params.target_network == "global"):
+            cast(Target, client.modules["target"]).copy(online_parameters(client))
+
+    def load_average(self, client: Client, received: Payload) -> None:
+        """Replace the online networks."""
         for name, module in online(client).items():
             module.load_state_dict(received.under(name))
-        if "target" in client.modules:
-            cast(Target, client.modules["target"]).copy(online_parameters(client))
 
 
 def online(client: Client) -> dict[str, nn.Module]:

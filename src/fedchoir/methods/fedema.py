@@ -1,14 +1,21 @@
 """FedEMA. Zhuang, Wen and Zhang, Divergence-aware Federated Self-Supervised Learning, ICLR 2022."""
 
+from typing import Literal
+
 from fedchoir.core.aggregation import blend
 from fedchoir.methods.api import Client, Field
-from fedchoir.methods.fedbyol import FedBYOL, divergence, online
-from fedchoir.methods.self_supervised import SelfSupervisedParams
+from fedchoir.methods.fedbyol import FedBYOL, FedBYOLParams, divergence, online
 from fedchoir.payload import Payload
 
 
-class FedEMAParams(SelfSupervisedParams):
+class FedEMAParams(FedBYOLParams):
     tau: float = Field(0.7, ge=0, le=1, description="τ: the first μ, the share of its own network that a client keeps")
+    divergence: Literal["average", "drift"] = Field(
+        "average",
+        description="‖w_g − w‖ between the average and the client's own encoder (paper), or between the encoder before "
+        "and after the last local phase (released code)",
+    )
+    target_network: Literal["global", "local"] = Field("local", description="BYOL's target network after a download")
 
 
 class FedEMA(FedBYOL):
@@ -23,11 +30,22 @@ class FedEMA(FedBYOL):
     Params = FedEMAParams
     params: FedEMAParams
 
-    def download(self, client: Client, received: Payload) -> None:
+    def local_update(self, client: Client) -> None:
+        before = client.snapshot() if self.params.divergence == "drift" else {}
+        super().local_update(client)
+        if before:
+            client.memory["drift"] = divergence(client.model, before)
+
+    def load_average(self, client: Client, received: Payload) -> None:
         if "trained" not in client.memory:
-            return super().download(client, received)
-        distance = divergence(client.model, received.under("weights"))
+            return super().load_average(client, received)
+        if self.params.divergence == "drift":
+            distance = client.stored_tensor("drift")
+        else:
+            distance = divergence(client.model, received.under("weights"))
         client.memory.setdefault("scale", self.params.tau / distance.clamp_min(1e-12))
         keep = (client.stored_tensor("scale") * distance).clamp(max=1)
+        client.log_value("divergence", distance)
+        client.log_value("mu", keep)
         for name, module in online(client).items():
             blend(module, received.under(name), 1 - keep)

@@ -26,7 +26,7 @@ class FedMDFeatures(SelfSupervised, PublicMethod):
 
     @property
     def dims(self) -> dict[str, int]:
-        return {"N": self.params.dim}
+        return {"N": self.dim}
 
     @sends(features="B N")
     def share(self, client: Client, batch: PublicBatch) -> Payload:

@@ -12,16 +12,17 @@ from torch import Tensor
 
 from fedchoir.data.image.color_transforms import WIDE_COLORS, recolor
 from fedchoir.data.image.pixels import grey
+from fedchoir.data.image.views import VIEWS, ViewParameters, blur_and_solarise
 from fedchoir.utils.errors import UsageError
 
-AUGMENTATIONS = ("weak", "strong", "crop-flip", "fccl", "affine", "recolor", "affine-recolor")
+AUGMENTATIONS = (
+    "weak", "strong", "crop-flip", "fccl", "affine", "recolor", "affine-recolor", "simclr", "simclr-no-blur", "byol",
+)  # fmt: skip
 
 CROP_SCALE = (0.2, 1.0)
 CROP_RATIO = (3 / 4, 4 / 3)
 CROP_ATTEMPTS = 10
-JITTER = (0.4, 0.4, 0.4, 0.1)  # brightness, contrast, saturation, hue
-JITTER_PROBABILITY = 0.8
-GREY_PROBABILITY = 0.2
+STRONG = ViewParameters(min_scale=CROP_SCALE[0], jitter=(0.4, 0.4, 0.4, 0.1))
 PADDED_SHARE = 1 / 8  # of the shorter side: 4 pixels of 32
 FCCL_PADDING = 4
 FCCL_DEGREES = 15.0
@@ -39,7 +40,8 @@ def augment(images: Tensor, kind: str, generator: torch.Generator) -> Tensor:
     (4 pixels of 32, 2 of 16) and horizontal flip (FCCL+'s released code). ``fccl``: crop after padding by 4, flip and
     rotation within ±15° (FCCL's released code). ``affine``: rotation within ±15°, zoom by up to 1.25 either way and
     shift by up to a tenth of the side, without flip, for digits and characters. ``recolor``: half of the images in two
-    random colours (`recolor`). ``affine-recolor``: both.
+    random colours (`recolor`). ``affine-recolor``: both. ``simclr``, ``simclr-no-blur`` and ``byol``: parameter sets of
+    released codes for self-supervised learning (`views`).
 
     >>> batch = torch.randint(0, 256, (4, 3, 8, 8), dtype=torch.uint8)
     >>> augment(batch, "strong", torch.Generator().manual_seed(1)).shape
@@ -66,12 +68,29 @@ def augment(images: Tensor, kind: str, generator: torch.Generator) -> Tensor:
         pixels = recolor(pixels, WIDE_COLORS.to(pixels.device, non_blocking=True), RECOLOR_SHARE, generator)
     if kind in ("affine", "recolor", "affine-recolor"):
         return pixels
+    if kind in VIEWS:
+        return view(pixels, VIEWS[kind], generator)
     if kind not in ("weak", "strong"):
         raise UsageError(f"augmentation: {kind!r} is not one of {', '.join(('none', *AUGMENTATIONS))}")
-    boxes = draw_boxes(batch, height, width, generator)
-    flipped = torch.rand(batch, generator=generator) < 0.5
-    pixels = resized_crop(pixels, boxes, flipped)
-    return pixels if kind == "weak" else _jitter_and_grey(pixels, generator)
+    if kind == "strong":
+        return view(pixels, STRONG, generator)
+    return crop_and_flip(pixels, CROP_SCALE[0], generator)
+
+
+def crop_and_flip(pixels: Tensor, min_scale: float, generator: torch.Generator) -> Tensor:
+    """Random resized crop with at least a share of the area, and horizontal flip."""
+    height, width = pixels.shape[-2:]
+    boxes = draw_boxes(len(pixels), height, width, generator, min_scale)
+    flipped = torch.rand(len(pixels), generator=generator) < 0.5
+    return resized_crop(pixels, boxes, flipped)
+
+
+def view(pixels: Tensor, p: ViewParameters, generator: torch.Generator) -> Tensor:
+    """One view for self-supervised learning, B×3×H×W in [0, 1]."""
+    pixels = _jitter_and_grey(crop_and_flip(pixels, p.min_scale, generator), p, generator)
+    if not p.blur_probability and not p.solarise_probability:
+        return pixels
+    return blur_and_solarise(pixels, p, generator)
 
 
 def _send(device: torch.device, *parameters: Tensor) -> list[Tensor]:
@@ -79,13 +98,15 @@ def _send(device: torch.device, *parameters: Tensor) -> list[Tensor]:
     return [parameter.to(device, non_blocking=True) for parameter in parameters]
 
 
-def draw_boxes(batch: int, height: int, width: int, generator: torch.Generator) -> Tensor:
+def draw_boxes(
+    batch: int, height: int, width: int, generator: torch.Generator, min_scale: float = CROP_SCALE[0]
+) -> Tensor:
     """Boxes of random resized crops, int64 B×4: top, left, height, width.
 
     The box is the first of ten draws of area and aspect ratio that fits, else the whole image.
     """
     attempts = (CROP_ATTEMPTS, batch)
-    area = torch.empty(attempts).uniform_(*CROP_SCALE, generator=generator) * height * width
+    area = torch.empty(attempts).uniform_(min_scale, CROP_SCALE[1], generator=generator) * height * width
     low, high = (math.log(r) for r in CROP_RATIO)
     ratio = torch.empty(attempts).uniform_(low, high, generator=generator).exp()
     widths, heights = ((area * ratio).sqrt().round(), (area / ratio).sqrt().round())
@@ -159,13 +180,13 @@ def _look_up(pixels: Tensor, rows: Tensor, columns: Tensor, mode: str = "bilinea
     return F.grid_sample(pixels, grid, mode=mode, padding_mode=outside, align_corners=False)
 
 
-def _jitter_and_grey(pixels: Tensor, generator: torch.Generator) -> Tensor:
+def _jitter_and_grey(pixels: Tensor, p: ViewParameters, generator: torch.Generator) -> Tensor:
     """Colour jitter for most samples, greyscale for some."""
     batch = len(pixels)
-    strength = torch.tensor(JITTER)[:, None]
+    strength = torch.tensor(p.jitter)[:, None]
     factors = (torch.rand(4, batch, generator=generator) * 2 - 1) * strength
-    factors *= torch.rand(batch, generator=generator) < JITTER_PROBABILITY  # 0 changes nothing
-    greyed = torch.rand(batch, generator=generator) < GREY_PROBABILITY
+    factors *= torch.rand(batch, generator=generator) < p.jitter_probability  # 0 changes nothing
+    greyed = torch.rand(batch, generator=generator) < p.grey_probability
     factors, greyed = _send(pixels.device, factors, greyed)
     brightness, contrast, saturation = (factors[:3] + 1).unbind(0)
     pixels = jitter(pixels, brightness, contrast, saturation, factors[3])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from fedchoir.data.image.augment import AUGMENTATIONS, augment
 from fedchoir.data.image.color_transforms import recolored
 from fedchoir.data.image.pixels import IMAGENET_MEAN, IMAGENET_STD, Triple, normalise
+from fedchoir.data.image.views import SECOND_VIEW
 from fedchoir.data.samples import Recolor, Samples, describe
 
 
@@ -42,6 +44,7 @@ class ImageSet(Samples):
 
     modality: ClassVar[str] = "image"
     augmentations: ClassVar[tuple[str, ...]] = AUGMENTATIONS
+    second_views: ClassVar[Mapping[str, str]] = SECOND_VIEW
 
     def __post_init__(self) -> None:
         if self.inputs.dtype != torch.uint8 or self.inputs.ndim != 4 or self.inputs.shape[1] != 3:

@@ -67,6 +67,8 @@ class LocalEngine:
         self._own_tests = [scenario.own_tests[data.name].to(device) for data in scenario.clients if scenario.own_tests]
         self._validation = [data.validation and data.validation.to(device) for data in scenario.clients]
         self._one_for_all = evaluates_once(method, scenario)
+        if method.evaluates_on_pool:
+            method.pool = tuple(data.train.to(device) for data in scenario.clients)
         seed, augment = method.spec.seed, method.params.public_augment
         view = None if public is None else PublicView(public, seed=seed, kind=augment, device=device)
         self._trainer = trainer or fast_trainer(device)

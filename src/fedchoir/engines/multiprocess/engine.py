@@ -66,7 +66,8 @@ class MultiprocessEngine:
             for process in self._processes:  # one after the other: only one copy of the data is in transit
                 process.call(
                     "start", method.name, method.params.model_dump(mode="json"), method.spec,
-                    _only(scenario, process.clients), public, str(process.device), precision,
+                    scenario if method.evaluates_on_pool else _only(scenario, process.clients), public,
+                    str(process.device), precision,
                     str(folder / str(process.clients[0])) if folder else None,
                     {"fused": fused, "budget": budget / len(shares), "clients": process.clients},
                 )  # fmt: skip

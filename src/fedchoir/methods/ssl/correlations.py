@@ -10,8 +10,10 @@ from fedchoir.losses import feature_correlation, understanding_gaps
 from fedchoir.losses.factorization import Solver
 from fedchoir.utils.rng import generator
 
-Scale = Literal["unit", "raw"]
-"""Whether features are scaled to unit length or used as they are."""
+Scale = Literal["unit", "raw", "centred"]
+"""Features scaled to unit length, as they are, or without their mean over the batch and then at unit length."""
+RECORDED = ("trace", "peers_passed", "understanding_gap")
+"""What a round records, as means over its batches: Tr(R), the peers that pass the filter, and Σ_j ℓ_A of these."""
 
 
 class Correlations(nn.Module):
@@ -19,20 +21,22 @@ class Correlations(nn.Module):
 
     total: Tensor
     batches: Tensor
+    sums: Tensor
 
     def __init__(self, dim: int, scale: Scale = "unit") -> None:
         super().__init__()
         self.scale = scale
         self.register_buffer("total", torch.zeros(dim, dim))
         self.register_buffer("batches", torch.zeros(()))
+        self.register_buffer("sums", torch.zeros(len(RECORDED)))
 
     def reset(self) -> None:
-        self.total.zero_()
-        self.batches.zero_()
+        for buffer in (self.total, self.batches, self.sums):
+            buffer.zero_()
 
-    def add(self, r: Tensor) -> None:
-        self.total += r
-        self.batches += 1
+    def recorded(self) -> dict[str, Tensor]:
+        """The means of a round by name, still on the device."""
+        return dict(zip(RECORDED, self.sums / self.batches.clamp(min=1), strict=True))
 
     def mean(self) -> Tensor:
         """n×n; zeros before the first batch."""
@@ -50,14 +54,25 @@ class Correlations(nn.Module):
         """
         if len(z) < len(self.total):
             return z.new_zeros(())
-        if self.scale == "unit":
-            z = unit_columns(z)
+        z = scaled(z, self.scale)
         r = feature_correlation(z, solver)
-        self.add(r)
+        self.total += r
+        self.batches += 1
+        self.sums[0] += r.trace()
         if peers is None:
             return z.new_zeros(())
         better = traces(peers) > r.trace()
-        return (better * understanding_gaps(z, peers, solver)).sum()
+        gap = (better * understanding_gaps(z, peers, solver)).sum()
+        self.sums[1] += better.sum()
+        self.sums[2] += gap.detach()
+        return gap
+
+
+def scaled(z: Tensor, scale: Scale) -> Tensor:
+    """The features whose correlations are compared, m×n."""
+    if scale == "raw":
+        return z
+    return unit_columns(z - z.mean(dim=0) if scale == "centred" else z)
 
 
 def unit_columns(z: Tensor) -> Tensor:
@@ -72,6 +87,40 @@ def unit_columns(z: Tensor) -> Tensor:
     """
     length = torch.linalg.vector_norm(z, dim=0)
     return z / length.where(length > 1e-8, 1.0)  # a zero feature stays zero
+
+
+def upper(r: Tensor) -> Tensor:
+    """The entries on and above the diagonal, row by row, which is all of a triangular matrix: …×n×n → …×n(n+1)/2.
+
+    >>> upper(torch.tensor([[1.0, 2.0], [0.0, 3.0]])).tolist()
+    [1.0, 2.0, 3.0]
+    """
+    rows, columns = torch.triu_indices(r.shape[-1], r.shape[-1], device=r.device)
+    return r[..., rows, columns]
+
+
+def square(entries: Tensor, n: int) -> Tensor:
+    """The triangular matrix of its entries: …×n(n+1)/2 → …×n×n.
+
+    >>> square(torch.tensor([1.0, 2.0, 3.0]), 2).tolist()
+    [[1.0, 2.0], [0.0, 3.0]]
+    """
+    if entries.shape[-1] != n * (n + 1) // 2:
+        raise ValueError(f"a triangular {n}×{n} matrix has {n * (n + 1) // 2} entries, not {entries.shape[-1]}")
+    r = entries.new_zeros(*entries.shape[:-1], n, n)
+    rows, columns = torch.triu_indices(n, n, device=entries.device)
+    r[..., rows, columns] = entries
+    return r
+
+
+def random_like(rs: Tensor, rows: int, draw: torch.Generator) -> Tensor:
+    """Correlations of independent normal features with the lengths of those whose correlations are given: J×n×n.
+
+    A control: what is aligned with them is decorrelated, and learns nothing from another client.
+    """
+    noise = torch.randn(len(rs), max(rows, rs.shape[-1]), rs.shape[-1], generator=draw)
+    drawn = torch.stack([feature_correlation(unit_columns(z)) for z in noise])
+    return drawn * torch.linalg.vector_norm(rs, dim=1, keepdim=True)
 
 
 def traces(rs: Tensor) -> Tensor:

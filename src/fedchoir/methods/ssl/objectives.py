@@ -39,13 +39,21 @@ def negative_cosine(p: Tensor, y: Tensor) -> Tensor:
     return cast(Tensor, NegativeCosineSimilarity()(p, y.detach()))
 
 
+def decorrelation(kind: str, z1: Tensor, z2: Tensor) -> Tensor:
+    """lightly's VICReg (Bardes et al., ICLR 2022) or Barlow Twins (Zbontar et al., ICML 2021) loss of two views."""
+    from lightly.loss import BarlowTwinsLoss, VICRegLoss
+
+    loss = VICRegLoss() if kind == "vicreg" else BarlowTwinsLoss()
+    return cast(Tensor, loss(z1, z2))
+
+
 class SimCLR:
     """NT-Xent between the two views (Chen et al., ICML 2020)."""
 
     heads = "SimCLR"  # the first part of the names of lightly's heads
 
-    def __init__(self, params: SelfSupervisedParams) -> None:
-        self.params, self.lightly = params, lightly_heads()
+    def __init__(self, params: SelfSupervisedParams, dim: int) -> None:
+        self.params, self.dim, self.lightly = params, dim, lightly_heads()
 
     def modules(self, model: Model, calibration: nn.Module) -> dict[str, nn.Module]:
         """The heads that a client needs in addition to its model and calibration layer."""
@@ -53,8 +61,7 @@ class SimCLR:
         return {"projector": nn.Identity() if linear else self.head("Projection", self.params.hidden)}
 
     def head(self, kind: str, hidden: int) -> nn.Module:
-        dim = self.params.dim
-        return cast(nn.Module, getattr(self.lightly, f"{self.heads}{kind}Head")(dim, hidden, dim))
+        return cast(nn.Module, getattr(self.lightly, f"{self.heads}{kind}Head")(self.dim, hidden, self.dim))
 
     def loss(self, client: Client, batch: Batch, z1: Tensor, z2: Tensor) -> Tensor:
         """The loss of a batch whose two views have the calibrated features z1 and z2, B×n."""

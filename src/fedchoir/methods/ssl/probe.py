@@ -33,12 +33,20 @@ class LinearProbe(nn.Module):
         return logits
 
 
-def fit_probe(client: Client, *, epochs: int = 200, batch: int = 512, lr: float = 1e-3) -> LinearProbe:
-    """Linear evaluation: train a linear layer on the cached features and the labels of the private samples. This is the
+def fit_probe(
+    client: Client,
+    features: Tensor,
+    labels: Tensor,
+    *,
+    epochs: int = 200,
+    batch: int = 512,
+    lr: float = 1e-3,
+    weight_decay: float = 0.0,
+) -> LinearProbe:
+    """Linear evaluation: train a linear layer on features (N×d) and labels (N). This and the nearest neighbours are the
     only use of labels in self-supervised methods."""
-    features, labels = client.predict_private("features"), client.private.labels
     probe = LinearProbe(features, client.model.num_classes)
-    optimizer = torch.optim.Adam(probe.parameters(), lr=lr, fused=True)
+    optimizer = torch.optim.Adam(probe.parameters(), lr=lr, weight_decay=weight_decay, fused=True)
 
     def batches() -> Iterator[Batch]:
         for epoch in range(epochs):
@@ -49,6 +57,29 @@ def fit_probe(client: Client, *, epochs: int = 200, batch: int = 512, lr: float 
 
     client.trainer.train(client, optimizer, lambda _, b: F.cross_entropy(probe(b.inputs), b.labels), batches())
     return probe
+
+
+class NearestNeighbours:
+    """Votes of the k nearest labelled features, as in `knn_accuracy`: features B×d → log of the votes' shares, B×C.
+
+    >>> h, y = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1])
+    >>> NearestNeighbours(h, y, classes=2, k=1)(torch.tensor([[0.2, 0.9]])).argmax(1)
+    tensor([1])
+    """
+
+    def __init__(self, features: Tensor, labels: Tensor, classes: int, k: int, temperature: float = 0.07) -> None:
+        self.features, self.targets = F.normalize(features, dim=1), one_hot(labels, classes).float()
+        self.k, self.temperature = min(k, len(features)), temperature
+
+    def __call__(self, h: Tensor) -> Tensor:
+        nearest = (F.normalize(h, dim=1) @ self.features.T).topk(self.k, dim=1)
+        return _votes(nearest.values, self.targets[nearest.indices], self.temperature)
+
+
+def _votes(similarities: Tensor, targets: Tensor, temperature: float) -> Tensor:
+    """Votes weighted by exp(similarity / temperature): B×k and B×k×C → B×C."""
+    shares = (similarities / temperature).softmax(dim=1).unsqueeze(1) @ targets
+    return shares.squeeze(1).clamp_min(1e-12).log()
 
 
 def knn_accuracy(features: Tensor, labels: Tensor, classes: int, k: int = 20, temperature: float = 0.07) -> Tensor:
@@ -72,6 +103,6 @@ def knn_accuracy(features: Tensor, labels: Tensor, classes: int, k: int = 20, te
         similarity = h[rows] @ h.T
         similarity[torch.arange(len(rows), device=h.device), rows] = -torch.inf  # not itself
         nearest = similarity.topk(min(k, len(h) - 1), dim=1)
-        votes = (nearest.values / temperature).exp().unsqueeze(1) @ targets[nearest.indices]
-        hits += (votes.squeeze(1).argmax(1) == labels[rows]).sum()
+        votes = _votes(nearest.values, targets[nearest.indices], temperature)
+        hits += (votes.argmax(1) == labels[rows]).sum()
     return 100 * hits / len(h)

@@ -1,4 +1,8 @@
-"""FedDF on features: Lin et al.'s ensemble distillation for self-supervised clients."""
+"""Ensemble distillation of features on public data, for self-supervised clients.
+
+FedFoA's tables have a FedDF that distils on generated samples, which is not implemented. This is Lin et al.'s ensemble
+distillation on unlabeled public samples, with features in place of logits.
+"""
 
 from torch import Tensor
 
@@ -7,12 +11,13 @@ from fedchoir.methods.api import Batch, Client
 from fedchoir.methods.fedmd_ssl import FedMDFeatures
 
 
-class FedDFFeatures(FedMDFeatures):
+class EnsembleFeatures(FedMDFeatures):
     """Public phase: KL(σ(Z̄) ‖ σ(Z)) of calibrated features, temperature 1. Local phase: BYOL."""
 
-    name = "feddf-ssl"
+    name = "ensemble-ssl"
+    aliases = ("feddf-ssl",)
     title = "self-supervised, ensemble distillation of features on public data"
-    paper = "Lin et al., NeurIPS 2020, as in Liu et al., 2022"
+    paper = "after Lin et al., NeurIPS 2020"
 
     def public_loss(self, client: Client, batch: Batch) -> Tensor:
         return kd(self.calibrated(client, batch.inputs), batch["features"], temperature=1.0)
