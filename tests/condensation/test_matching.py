@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedchoir.condensation.matching import Goal, Recipe, condense, draw_by_class, private_means, start_noise
+from fedchoir.condensation.matching import Goal, Recipe, condense, draw_by_class, private_goal, start_noise
 from fedchoir.condensation.networks import random_network
 from fedchoir.condensation.sample_space import siamese
 from fedchoir.data.torch_datasets.tensor_set import TensorSet
@@ -32,7 +32,7 @@ def goals(private: TensorSet, inputs: InputSpec) -> tuple[list[int], object]:
         embed = random_network(inputs, 8, 0, step)
         draw = torch.Generator().manual_seed(step)
         change = siamese(inputs.modality, draw)
-        return Goal(embed, change, private_means(private, OWNED, embed, change, RECIPE.batch, draw))
+        return private_goal(private, OWNED, embed, change, RECIPE.batch, draw)
 
     return steps, goal
 

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 import torch
 from tests.deploy.in_process import RUN, TRUSTING, InProcessTransport, run_on_sites
-from tests.helpers import events
+from tests.helpers import events, states
 
-from fedchoir import Experiment, Settings, methods
+from fedchoir import Experiment, Settings, methods, run
 from fedchoir.deploy import run_folder
 from fedchoir.deploy.client_worker import ClientWorker
 from fedchoir.deploy.policy import Policy
 from fedchoir.deploy.site_data import LocalSite
 from fedchoir.engines.messages import Envelope, MessageError
 from fedchoir.payload import Payload
-from fedchoir.privacy.budget import PrivacyBudget
+from fedchoir.privacy.budget import PrivacyBudget, Release
 from fedchoir.privacy.dp import epsilon
 from fedchoir.utils.errors import QuorumError
 
@@ -242,3 +242,28 @@ def test_the_server_reports_the_epsilon_that_the_sites_have_recorded(
         ledger = PrivacyBudget(worker.folder / "privacy-budget.jsonl", delta=1e-5)
         assert ledger.epsilon() == pytest.approx(reported[worker.site.name], rel=1e-9)
         assert sum(release.steps for release in ledger.releases()) == 3 * (2 + total.get("epochs", 2))
+
+
+def test_a_noised_set_is_in_the_ledger_and_its_noise_is_no_function_of_the_seed(
+    small: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    """The server computes ε of one release; the sites draw noise from the operating system and record one release."""
+    experiment = small("choir", rounds=2, settings={"release_noise": 1.0})
+    _, transport = run_on_sites(experiment, tmp_path / "sites")
+    reported = events(experiment)[-1]["privacy"]["epsilon"]
+    for worker in transport.workers:
+        ledger = PrivacyBudget(worker.folder / "privacy-budget.jsonl", delta=1e-5)
+        assert ledger.releases() == [Release(1.0, 1.0, 1)]
+        assert ledger.epsilon() == pytest.approx(reported[worker.site.name], rel=1e-9)
+
+    def limited(transport: InProcessTransport) -> None:
+        transport.workers[0].policy = Policy(trust_server=True, max_epsilon=4.0)  # one release costs 4.4
+
+    again = small("choir", "again", rounds=1, settings={"release_noise": 1.0})
+    run_on_sites(again, tmp_path / "again", change=limited)
+    refused = [out for out in events(again)[0]["left_out"] if out["exchange"] == "share_condensed"]
+    assert [out["client"] for out in refused] == [transport.workers[0].site.name]
+    assert "this site's budget is 4" in refused[0]["why"]
+    simulated = small("choir", "simulated", rounds=2, settings={"release_noise": 1.0})
+    run(simulated)
+    assert not torch.equal(*(states(each)["server"]["set1/condensed"] for each in (experiment, simulated)))

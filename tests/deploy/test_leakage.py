@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tests.conftest import draw_shapes
 
 from fedchoir.deploy.config import FederationFile
-from fedchoir.deploy.leakage import describe_leakage, membership, reconstruction, rehearse
+from fedchoir.deploy.leakage import attack_synthetic, describe_leakage, membership, reconstruction, rehearse
 from fedchoir.deploy.site_data import LocalSite
+from fedchoir.payload import Payload
 
 SETTINGS = {"image_size": 16, "local_batch": 8, "local_lr": 0.01, "public_size": 32, "public_batch": 16}
 
@@ -58,3 +60,34 @@ def test_methods_without_weights_are_attacked_through_their_outputs(site: LocalS
     assert "someone who has what you send about public samples: 0." in text
     assert "Not tried: this method sends no weights" in text
     assert "95 %" in text
+
+
+SYNTHETIC = {"per_class": 2, "condense_steps": 20, "condense_lr": 0.1, "network_width": 8}
+
+
+def test_synthetic_samples_are_attacked_before_they_are_sent(site: LocalSite) -> None:
+    planned = federation("choir", models=("mlp", "simple_cnn@4"), **SYNTHETIC)
+    text = "\n".join(describe_leakage(planned, site, epochs=1))
+    assert "do the synthetic samples that you would send show single private ones?" in text
+    assert "training samples told from test samples by class means: 0." in text
+    assert "of the distance between private neighbours, no copies" in text
+    found = attack_synthetic(rehearse(planned, site, epochs=1))
+    assert found is not None
+    assert found.distance > 0.5
+    assert found.best < 30
+
+
+def test_copies_of_private_samples_are_found(site: LocalSite) -> None:
+    rehearsal = rehearse(federation("choir", models=("mlp", "simple_cnn@4"), **SYNTHETIC), site, epochs=1)
+    private, sent = rehearsal.client.private, rehearsal.synthetic
+    assert sent is not None
+    copies = torch.stack([private.inputs[private.labels == c][:2] for c in range(4)])
+    rehearsal.synthetic = Payload({**sent, "condensed": copies})
+    found = attack_synthetic(rehearsal)
+    assert found is not None
+    assert found.distance < 0.01
+    assert found.best > 60
+
+
+def test_methods_without_synthetic_samples_have_nothing_to_attack(site: LocalSite) -> None:
+    assert attack_synthetic(rehearse(federation("fedmd", models=("mlp", "simple_cnn@4")), site, epochs=1)) is None

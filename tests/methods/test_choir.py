@@ -14,6 +14,7 @@ from tests.methods.plain_models import PLAIN, Make, after
 from fedchoir import Experiment, run
 from fedchoir.core.actions import Exchange
 from fedchoir.payload import Payload, PayloadError
+from fedchoir.privacy.dp import epsilon
 from fedchoir.utils.errors import UsageError
 
 SENT = 4 * 2 * 3 * 16 * 16 + 4 * 4  # uint8 images of four classes, and which classes are owned
@@ -122,3 +123,44 @@ def test_a_client_refuses_labels_that_do_not_exist(harness: Make) -> None:
     wrong = Payload(samples=torch.zeros(1, 3, 16, 16, dtype=torch.uint8), labels=torch.tensor([4]))
     with pytest.raises(PayloadError, match="not one of 4 classes"):
         s.method.store_sets(s.clients[0], wrong)
+
+
+# -- differential privacy ----------------------------------------------------------------------------------------------
+
+
+def test_with_noise_the_private_samples_are_used_once(harness: Make) -> None:
+    s = harness("choir", PLAIN, release_noise=0.5, rounds=4, fraction=0.67)
+    releases = []
+    for _ in range(4):
+        s.run_rounds()
+        releases.append([client.noisy_releases for client in s.clients])
+    assert releases[-1] == [1, 1, 1]  # clients that were asked twice sent the same set
+
+
+def test_noise_changes_the_set_and_epsilon_is_that_of_one_release(harness: Make) -> None:
+    sets = []
+    for noise in (0.5, 1.0):
+        s = harness("choir", PLAIN, release_noise=noise)
+        events = s.run_rounds(2)
+        sets.append(s.clients[0].stored_tensor("own_set").clone())
+        for event in events:
+            assert event["privacy"]["epsilon"] == dict.fromkeys(("green", "red", "white"), epsilon(noise, 1.0, 1, 1e-5))
+    assert not torch.equal(*sets)
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"refresh": 1}, "refresh = 1: there is one release"),
+        ({"soft_labels": True, "pretrain_epochs": 1}, "outputs of a model that was trained without noise"),
+        ({"embedders": "both", "pretrain_epochs": 1}, "outputs of a model that was trained without noise"),
+        ({"shared_model": "simple_cnn@4"}, "shared_model: its weights are trained without noise"),
+        ({"models": ("mlp",)}, "averaged weights, which are trained without noise: set average to never"),
+    ],
+)
+def test_nothing_else_may_depend_on_private_samples(
+    settings: dict[str, Any], why: str, small: Callable[..., Experiment]
+) -> None:
+    changes = {"models": settings.pop("models")} if "models" in settings else {}
+    with pytest.raises(UsageError, match=f"release_noise = 1 is not possible with {why}"):
+        run(small("choir", settings={"release_noise": 1.0, **settings}, **changes))

@@ -45,15 +45,17 @@ class Goal:
     means: Tensor
 
 
+Goals = Callable[[int], Goal]
+"""The goal of a step."""
+
+
 def start_noise(classes: int, shape: tuple[int, ...], recipe: Recipe, modality: str, seed: int) -> Tensor:
     """Where condensation starts, C×N×shape: noise that no private sample enters."""
     noise = torch.randn(classes, recipe.per_class, *shape, generator=generator(seed, "condensation start"))
     return (middle(modality) + START_SPREAD * noise).clamp(*limits(modality))
 
 
-def condense(
-    start: Tensor, goals: Callable[[int], Goal], owned: Tensor, recipe: Recipe, modality: str
-) -> tuple[Tensor, Tensor]:
+def condense(start: Tensor, goals: Goals, owned: Tensor, recipe: Recipe, modality: str) -> tuple[Tensor, Tensor]:
     """Samples C×N×shape whose class means match those of the private ones under every embedder, and the mean loss.
 
     With embedder e_t and random change A_t of step t, the same for private samples x and synthetic ones s:
@@ -66,7 +68,7 @@ def condense(
     labels = torch.arange(classes, device=start.device).repeat_interleave(recipe.per_class * recipe.formation**2)
     total = torch.zeros((), device=start.device)
     with torch.enable_grad():
-        for step in range(recipe.steps):
+        for step in range(recipe.steps if bool(owned.any()) else 0):
             goal = goals(step)
             samples = decode(made.flatten(0, 1), recipe.formation)
             means = class_means(goal.embed(goal.change(samples)), labels, classes)
@@ -80,13 +82,14 @@ def condense(
     return made.detach(), total / max(recipe.steps, 1)
 
 
-def private_means(
+def private_goal(
     private: Samples, owned: Tensor, embed: Embed, change: Change, batch: int, draw: torch.Generator
-) -> Tensor:
-    """Class means of at most ``batch`` randomly drawn private samples of each class, C×d."""
+) -> Goal:
+    """The class means of at most ``batch`` randomly drawn private samples of each class."""
     index = draw_by_class(private.labels.cpu(), owned.cpu(), batch, draw).to(private.labels.device)
     with torch.no_grad():
-        return class_means(embed(change(plain(private, index))), private.labels[index], len(owned))
+        means = class_means(embed(change(plain(private, index))), private.labels[index], len(owned))
+    return Goal(embed, change, means)
 
 
 def draw_by_class(labels: Tensor, owned: Tensor, count: int, draw: torch.Generator) -> Tensor:

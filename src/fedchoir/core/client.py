@@ -67,6 +67,7 @@ class Client(ClientModel):
         self.phase = ""
         self.hostile = False  # a simulated attacker
         self.secure_random: SecureRandom | None = None  # at a real site: draws for DP come from the operating system
+        self.noisy_releases = 0  # payloads with noise that this object has made
         self.memory = Memory()
         self.optimizers: dict[str, Optimizer] = {}
         self._losses: dict[str, list[Tensor]] = {}

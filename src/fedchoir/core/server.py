@@ -22,6 +22,7 @@ from fedchoir.core.result import Event
 from fedchoir.core.robust import defended
 from fedchoir.core.scores import Detail, Evaluation
 from fedchoir.core.secure_setup import secure_exchange
+from fedchoir.privacy.dp import epsilon
 from fedchoir.utils.errors import UsageError
 
 
@@ -280,8 +281,12 @@ class Server:
     def _privacy(self, index: int) -> dict[str, Any]:
         """Each client's ε so far, at δ."""
         params = self.method.params
-        if not params.dp_noise:
+        release = self.method.payload_noise(params)
+        if not params.dp_noise and not release:
             return {}
         names = [info.name for info in self.method.spec.clients]
-        costs = spent(self.method, self._samples, index + 1)
+        if release:
+            costs = [epsilon(release, 1.0, 1, params.dp_delta)] * len(names)
+        else:
+            costs = spent(self.method, self._samples, index + 1)
         return {"privacy": {"delta": params.dp_delta, "epsilon": dict(zip(names, costs, strict=True))}}

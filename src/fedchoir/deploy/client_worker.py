@@ -160,14 +160,15 @@ class ClientWorker:
         position = check_sequence(method, [(item.round, item.action) for item in work], position, run.path)
         last = work[-1].action
         run.check_new(position, "evaluation" if last is None else f"exchange {last.function.__name__}")
-        metrics = self.policy.metrics_leave(method.params, message.masking is not None or (run.path / "sums").exists())
+        sums = message.masking is not None or (run.path / "sums").exists()
+        metrics = self.policy.metrics_leave(method.params, sums, method.payload_noise(method.params))
         payloads, deferred = self._perform(work, client, method, data, metrics)
         packed = pack_reply(payloads if isinstance(last, Exchange) else [], deferred if metrics else {}, self.seconds)
         reply = Envelope.read(packed.text(), packed.blobs)  # as it will be read again
         if reply.size > self.policy.limit:
             raise MessageError(f"the reply has {reply.size} bytes, and {self.policy.limit} are allowed")
         self.runs.add(message.run)
-        cost = self._spend(client, message.run) if method.params.dp_noise else ""
+        cost = self._spend(client, method, message.run)
         about = {"round": client.round, "phase": client.phase, "position": position, "received": received}
         run.save_state(message.serial, client.state(), about)
         weights = next((item.weights for item in reversed(work) if item.weights is not None), None)
@@ -225,7 +226,7 @@ class ClientWorker:
             method, index, private, view, device=device, precision=self.site.precision, model=self.site.model
         )
         self.policy.check_size(sum(p.numel() for p in client.parameters()))
-        if method.params.dp_noise:
+        if method.params.dp_noise or method.payload_noise(method.params):
             client.secure_random = SecureRandom()
         return client
 
@@ -239,13 +240,17 @@ class ClientWorker:
         client.load(flat)
         return Position(*about["position"]), str(about["received"])
 
-    def _spend(self, client: Client, run: str) -> str:
+    def _spend(self, client: Client, method: Method, run: str) -> str:
         """Record what the reply reveals in the site's privacy budget; refuse the reply if it would exceed it."""
         s, trainer, limit = client.settings, client.trainer, self.policy.max_epsilon
-        assert isinstance(trainer, PrivateTrainer)
-        if trainer.private_steps == 0:
+        if isinstance(trainer, PrivateTrainer):
+            release = Release(s.dp_noise, min(1.0, s.local_batch / len(client.private)), trainer.private_steps)
+        elif noise := method.payload_noise(method.params):
+            release = Release(noise, 1.0, client.noisy_releases)
+        else:
+            return ""
+        if release.steps == 0:
             return "; ε does not change"
-        release = Release(s.dp_noise, min(1.0, s.local_batch / len(client.private)), trainer.private_steps)
         budget = PrivacyBudget(self.folder / "privacy-budget.jsonl", s.dp_delta, limit)
         try:
             before = budget.epsilon()

@@ -14,6 +14,7 @@ from fedchoir.deploy.config import OWN, FederationFile
 from fedchoir.deploy.site_data import LocalSite
 from fedchoir.methods.base import Method
 from fedchoir.payload import KEPT, MODEL, MODULE, Payload, declared_by, zero_payload
+from fedchoir.privacy.dp import epsilon
 from fedchoir.utils.input_spec import InputSpec
 from fedchoir.utils.sizes import readable_bytes
 
@@ -181,7 +182,7 @@ def _all(rounds: list[list[Sent]]) -> Iterator[Sent]:
 
 
 def _metrics(federation: FederationFile, method: Method) -> str:
-    if federation.secure or method.params.dp_noise:
+    if federation.secure or method.params.dp_noise or method.payload_noise(method.params):
         return "training losses and accuracies stay at your site (a site's policy may change that: metrics)"
     return "with every round: training losses, and the accuracy on your own test samples"
 
@@ -206,6 +207,9 @@ def _protections(federation: FederationFile, method: Method) -> Iterator[str]:
     if p.dp_noise:
         limit = f", the run stops at ε = {p.dp_epsilon:g}" if p.dp_epsilon else ""
         yield f"differential privacy: noise {p.dp_noise:g}, clipping at {p.dp_clip:g}, δ = {p.dp_delta:g}{limit}"
+    elif noise := method.payload_noise(p):
+        cost = epsilon(noise, 1.0, 1, p.dp_delta)
+        yield f"differential privacy: one release with noise {noise:g}, ε = {cost:.2f} at δ = {p.dp_delta:g}"
     else:
         why = method.dp_obstacle(p)
         yield "differential privacy: off" + (f" (not possible: {why})" if why else "")

@@ -68,7 +68,7 @@ def rehearse(federation: FederationFile, site: LocalSite, epochs: int) -> Rehear
         view = PublicView(data.public, seed=method.spec.seed, kind=params.public_augment, device=device)
     index = next((k for k, each in enumerate(federation.sites) if each.name == site.name), 0)
     client = new_client(method, index, ClientData(site.name, train, site.name), view, device=device, precision="fp32")
-    if params.dp_noise:
+    if params.dp_noise or method.payload_noise(params):
         client.secure_random = SecureRandom()
     rehearsal = Rehearsal(method, client, data)
     for number in range(ROUNDS):

@@ -169,6 +169,8 @@ class Policy(Options):
         assert agreement is not None
         try:
             self._check_limits(agreement.method, agreement.settings)
+            method = methods.get(agreement.method)
+            self._check_budget(method, method.Params(**agreement.settings))
             self._check_sites(len(agreement.sites))
         except MessageError as error:
             raise UsageError(f"{self.federation}: {str(error).removeprefix('refused: ')}") from None
@@ -205,6 +207,7 @@ class Policy(Options):
             params = method.Params(**settings)
         except UsageError as error:  # about names and values that the server sent
             raise MessageError(f"refused: {error}") from None
+        self._check_budget(method, params)
         paths = [field for field, value in params if isinstance(value, Path)]
         if paths and self.agreement is None:
             raise MessageError(f"refused: {paths[0]} names a file, and only this site's operator does that")
@@ -251,11 +254,11 @@ class Policy(Options):
         """What this site requires of every secure sum."""
         return SumLimits(max(self.min_sites, MIN_CLIENTS), self.max_share)
 
-    def metrics_leave(self, params: Settings, secure: bool) -> bool:
-        """Whether losses and accuracies may leave. ``secure``: this run has secure sums."""
+    def metrics_leave(self, params: Settings, secure: bool, noise: float = 0.0) -> bool:
+        """Whether losses and accuracies may leave. ``secure``: this run has secure sums; ``noise``: of its payloads."""
         if self.metrics != "auto":
             return self.metrics
-        return not (params.dp_noise or secure or self.required_sums)
+        return not (params.dp_noise or noise or secure or self.required_sums)
 
     def _check_limits(self, method: str, settings: Mapping[str, Any]) -> None:
         if self.methods is not None and method not in self.methods:
@@ -269,7 +272,9 @@ class Policy(Options):
         for name, limit in self.settings.items():
             if not limit.allows(settings.get(name)):
                 raise MessageError(f"refused: {name} = {settings.get(name)!r}; this site allows {limit}")
-        if self.max_epsilon is not None and not settings.get("dp_noise"):
+
+    def _check_budget(self, method: type[Method], params: Settings) -> None:
+        if self.max_epsilon is not None and not params.dp_noise and not method.payload_noise(params):
             raise MessageError("refused: dp_noise = 0; this site has a privacy budget, which counts noisy steps only")
 
     def _check_sites(self, count: int) -> None:

@@ -107,6 +107,12 @@ class Method:
         return "" if cls.supports_dp else "its local loss or its payload is not a function of single samples"
 
     @classmethod
+    def payload_noise(cls, params: Any) -> float:
+        """σ of the noise in a client's one release of numbers about its private samples; 0: none. With it nothing else
+        that is sent depends on private samples. (DP-SGD is another thing: ``dp_noise``.)"""
+        return 0.0
+
+    @classmethod
     def class_weights_obstacle(cls, params: Any) -> str:
         """Why the local loss cannot weight classes; empty where it can."""
         return "" if cls.uses_labels else "its clients train without labels"

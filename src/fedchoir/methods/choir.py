@@ -11,7 +11,8 @@ from fedchoir.data.image.color_transforms import WIDE_COLORS, recolor
 from fedchoir.data.samples import Recolor
 from fedchoir.losses import soft_cross_entropy
 from fedchoir.methods.api import Batch, Client, Field, Round, Script, Settings, Step
-from fedchoir.methods.condensing import Condensing, CondensingParams
+from fedchoir.methods.condensation_phase import CondensingParams
+from fedchoir.methods.condensing import Condensing
 from fedchoir.methods.server_training import missed_last_round
 from fedchoir.methods.shared_ensemble import SharedEnsemble, SharedEnsembleParams
 from fedchoir.payload import Payload
@@ -28,7 +29,7 @@ class ChoirParams(SharedEnsembleParams, CondensingParams):
 class Choir(SharedEnsemble, Condensing):
     """Clients exchange condensed sets once. Each trains its own model on its private samples and the others' sets.
 
-    **Condensation.** See `Condensing`. The server forwards every client's set S_j to all others, once, or every
+    **Condensation.** See `CondensationPhase`. The server forwards every client's set S_j to all others, once, or every
     ``refresh`` rounds.
 
     **Local phase.** A batch holds private samples and, with share σ, samples of ∪_{j≠i} S_j, all augmented
@@ -49,6 +50,13 @@ class Choir(SharedEnsemble, Condensing):
     @classmethod
     def requires_individual_payloads(cls, params: Settings) -> str:
         return "its server forwards each client's synthetic samples"
+
+    def release_obstacle(self) -> str:
+        if self.params.shared_model:
+            return "shared_model: its weights are trained without noise; leave it empty"
+        if self.averages("before-local") or self.averages("after-local"):
+            return "averaged weights, which are trained without noise: set average to never"
+        return super().release_obstacle()
 
     def round(self, r: Round) -> Script:
         asked = self.asks(r)

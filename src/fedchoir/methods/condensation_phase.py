@@ -1,0 +1,124 @@
+"""The phase in which a client condenses its private samples into a few synthetic ones."""
+
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedchoir.condensation.matching import Embed, Goal, Goals, Recipe, condense, private_goal, start_noise
+from fedchoir.condensation.networks import random_network
+from fedchoir.condensation.private_release import Bank, release
+from fedchoir.condensation.sample_space import decode, for_network, pack, siamese, unpack
+from fedchoir.core.private_training import noise_source
+from fedchoir.methods.api import Client, Field, Method, Settings
+from fedchoir.utils.rng import generator
+
+
+class CondensingParams(Settings):
+    per_class: int = Field(10, ge=1, description="n: synthetic samples of each class that a client sends")
+    formation: int = Field(
+        1, ge=1, le=4, description="images only: a sent image holds formation² images of a lower resolution"
+    )
+    soft_labels: bool = Field(
+        False, description="send the client's own predictions for its synthetic samples beside their classes"
+    )
+    embedders: Literal["random", "own", "both"] = Field(
+        "random",
+        description="networks under which class means are matched: new random ones, the client's own model as it is, "
+        "or both in turn",
+    )
+    refresh: int = Field(0, ge=0, description="condense on and send again every so many rounds; 0: once")
+    condense_steps: int = Field(150, ge=1, description="steps of a condensation, each under another network")
+    condense_lr: float = Field(0.02, gt=0, description="learning rate: of the range of pixels, or in standard units")
+    condense_batch: int = Field(32, ge=1, description="private samples of a class in a step of condensation")
+    network_width: int = Field(32, ge=4, description="channels of the random networks; a quarter of an MLP's width")
+    smallest_class: int = Field(
+        5, ge=1, description="a class with fewer private samples is not condensed: its mean would show them"
+    )
+    release_noise: float = Field(
+        0.0, ge=0, description="σ of differential privacy: noise of one release of class means; 0: no noise"
+    )
+    release_networks: int = Field(16, ge=1, description="R: random networks of a release with noise")
+
+
+class CondensationPhase(Method):
+    """Condensation in the client, and the exchange of what it gives.
+
+    Each client i keeps n synthetic samples s of every class c that minimise, by distribution matching (Zhao and Bilen),
+
+        E_e Σ_c ‖ mean_{x ∈ D_i^c} e(A x) − mean_{s ∈ S_i^c} e(A s) ‖²
+
+    with embedders e drawn anew for every step, the same at all clients, and one random change A of private and
+    synthetic samples alike in each step. They start from noise. With ``formation`` f, one image holds f² smaller ones,
+    which are enlarged before they are used.
+
+    With ``release_noise`` σ the private samples are used once: sums of embeddings of unit length under R fixed random
+    networks, and counts, leave them with Gaussian noise (`condensation.private_release`). That costs the ε of one
+    Gaussian release, whatever is trained with it.
+    """
+
+    Params = CondensingParams
+    params: CondensingParams
+
+    def condense(self, client: Client) -> None:
+        inputs, recipe = self.spec.inputs, self.recipe
+        start = start_noise(len(self.spec.classes), inputs.shape, recipe, inputs.modality, client.seed)
+        if "own_set" in client.memory:
+            start = unpack(client.stored_tensor("own_set"))
+        goals, counts = self.noisy_goals(client) if self.params.release_noise else self.goals(client)
+        owned = counts >= self.params.smallest_class
+        made, loss = condense(start.to(client.device), goals, owned, recipe, inputs.modality)
+        client.log_loss("condense", loss)
+        client.memory["own_set"], client.memory["own_classes"] = pack(made, inputs.modality), owned.float()
+
+    def goals(self, client: Client) -> tuple[Goals, Tensor]:
+        """What each step matches, with embedders and samples drawn anew, and the number of samples of each class."""
+        p, counts, modality = self.params, client.class_counts(), self.spec.inputs.modality
+        owned = counts >= p.smallest_class
+        own = self.own_embedder(client) if p.embedders != "random" else None
+
+        def goal(step: int) -> Goal:
+            change = siamese(modality, generator(client.seed, "siamese", client.round, step))
+            alone = p.embedders == "own" or step % 2
+            embed = own if own is not None and alone else self.random_embedder(client, step)
+            draw = client.generator("condense", step)
+            return private_goal(client.private, owned, embed, change, p.condense_batch, draw)
+
+        return goal, counts
+
+    def noisy_goals(self, client: Client) -> tuple[Goals, Tensor]:
+        """The same from one release with noise."""
+        p = self.params
+        bank = Bank.draw(self.spec.inputs, p.network_width, p.release_networks, client.seed, client.device)
+        noise = noise_source(client, std=p.release_noise)
+        released = release(client.private, bank, len(self.spec.classes), noise)
+        client.noisy_releases += 1
+        return partial(released.goal, bank), released.counts
+
+    @property
+    def recipe(self) -> Recipe:
+        p = self.params
+        return Recipe(p.per_class, p.formation, p.condense_steps, p.condense_lr, p.condense_batch)
+
+    def random_embedder(self, client: Client, step: int) -> Embed:
+        inputs, place = self.spec.inputs, (client.round, step)
+        network = random_network(inputs, self.params.network_width, client.seed, *place).to(client.device)
+        return lambda samples: network(for_network(samples, inputs.modality))
+
+    def own_embedder(self, client: Client) -> Embed:
+        model, transform = client.frozen_copy(client.snapshot()), self.transform(client)
+        return lambda samples: model.features(transform(samples)).float()
+
+    def transform(self, client: Client) -> Embed:
+        """From the space of condensation to what a model takes."""
+        transform = client.private.transform if self.spec.inputs.modality == "image" else None
+        return (lambda samples: samples) if transform is None else transform
+
+    @torch.no_grad()
+    def own_predictions(self, client: Client, packed: Tensor) -> Tensor:
+        """C×N×f²×C probabilities."""
+        client.model.eval()
+        samples = unpack(decode(packed.flatten(0, 1), self.params.formation))
+        z = client.logits(self.transform(client)(samples))
+        return z.softmax(dim=1).view(*packed.shape[:2], -1, z.shape[1])
