@@ -57,6 +57,10 @@ class TinyMethod:
         return {"total": float(self.server["total"])}
 
     @classmethod
+    def payload_noise(cls, params: Any) -> float:
+        return 0.0
+
+    @classmethod
     def requires_individual_payloads(cls, params: Any) -> str:
         return ""
 
