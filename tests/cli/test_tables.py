@@ -21,9 +21,10 @@ def test_dry_run_lists_and_writes_nothing(tmp_path: Path, fedchoir: Command) -> 
     assert len([line for line in out.splitlines() if "-seed" in line]) == 4
     assert not (tmp_path / "x").exists()
     code, out, _ = fedchoir("reproduce", "fccl+/table8", "--scenario", "digits-lite", "--dry-run")
+    assert out.count("seed0") == out.count("seed2") == 7  # three seeds, unless --seeds is given
     assert code == 0
     assert "digits-lite-fccl+-seed0" in out
-    assert "7 runs" in out
+    assert "21 runs" in out
     code, _, err = fedchoir("reproduce", "fccl+/table80")
     assert (code, err.count("\n")) == (2, 1)
     assert "nearest: fccl+/table8" in err
@@ -55,6 +56,8 @@ def test_a_table_on_other_data_from_the_command_line(
         str(tmp_path / "t8"),
         "--device",
         "cpu",
+        "--seeds",
+        "1",
     ]
     arguments += [part for k, v in SMALL.items() for part in ("--set", f"{k}={v}")]
     code, out, err = fedchoir(*arguments, "--format", "csv")

@@ -76,7 +76,7 @@ def test_digits_from_npz_notes_what_is_not_the_papers(digits_root, assert_disjoi
     assert sizes(scenario) == [150, 80, 200, 200]
     assert_disjoint(scenario)
     said = "\n".join(scenario.notes)
-    assert "svhn: all 200 training samples used, 5000 in the papers" in said
+    assert "svhn: all 200 training samples used, 5000 in the papers or their code" in said
     assert "syn: read from syn.npz, not from the original" in said
     assert "mnist: 200 training images found, 60000 in the complete data set" in said
 
@@ -174,7 +174,7 @@ def test_office31_and_office_home(tmp_path, write_tree):
     assert (sizes(three), three.top_k) == ([8, 8, 8], 5)
     home = load_scenario("office-home", root=tmp_path)
     assert sizes(home) == [16, 16, 16, 16]
-    assert "RealWorld: all 16 training samples used, 2000 in the papers" in home.notes
+    assert "RealWorld: all 16 training samples used, 2000 in the papers or their code" in home.notes
 
 
 def test_test_images_among_the_training_images_are_left_out(tmp_path, write_npz):

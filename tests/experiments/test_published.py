@@ -134,7 +134,7 @@ def test_notes_name_the_settings_that_differ_from_the_paper() -> None:
     key = ["fccl+/table8:fedmd"]
     assert match(fake_result("fedmd", profile="paper"), key).notes == ()
     assert set(match(fake_result("fedmd"), key).notes) == {
-        "local_batch 128 (256)", "lr_schedule linear (constant)", "public_batch 256 (512)",
+        "local_batch 128 (256)", "lr_schedule linear (constant)", "public_batch 256 (512)", "pretrain_epochs 0 (50)",
     }  # fmt: skip
     other = fake_result(
         "fedmd", profile="paper", rounds=2, settings={"local_epochs": 1}, models=("resnet10@8", "resnet12@8")
@@ -150,7 +150,7 @@ def test_notes_name_the_settings_that_differ_from_the_paper() -> None:
 def test_an_option_that_is_younger_than_the_run_has_its_default() -> None:
     run = fake_result("fedavg", models=("resnet12",), profile="paper")
     del run.settings["eval_model"]
-    assert match(run, ["fccl+/table15:fedavg"]).notes == ("eval_model global (own)",)
+    assert set(match(run, ["fccl+/table15:fedavg"]).notes) == {"eval_model global (own)", "weighting size (uniform)"}
 
 
 def test_numbers_for_other_data_are_shown_without_notes() -> None:

@@ -22,7 +22,7 @@ Models = Annotated[
     str | None, typer.Option(help="a,b,c: one model per client, repeated in turn: NAME, timm:NAME, FILE.py:FACTORY.")
 ]
 Rounds = Annotated[int | None, typer.Option(help="Communication rounds.")]
-Profile = Annotated[str | None, typer.Option(help="fixed, paper or official: how ambiguities are settled.")]
+Profile = Annotated[str | None, typer.Option(help="fixed, paper, official or official-plus.")]
 DataRoot = Annotated[Path | None, typer.Option(help="Folder of the data sets (default: FEDCHOIR_DATA).")]
 Cache = Annotated[Path | None, typer.Option(help="Folder for decoded images (default: only for sets over 1 GB).")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")]

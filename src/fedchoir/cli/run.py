@@ -43,6 +43,9 @@ def run(
     state_budget: Annotated[
         str | None, typer.Option(help="Memory for clients' states (default: 2GB); the rest is kept on disk.")
     ] = None,
+    pretrained: Annotated[
+        Path | None, typer.Option(help="Folder of pretrained client models that several runs share.")
+    ] = None,
     set_: o.Set = None,
     attack: Annotated[
         str | None, typer.Option(help="Simulate hostile clients: sign_flip, noise, label_flip or nan.")
@@ -63,7 +66,7 @@ def run(
     values |= given(
         scenario=scenario, public=public, models=models, weights=weights, rounds=rounds, seed=seed, profile=profile,
         out=out, data_root=data_root, cache=cache, device=device, devices=devices, precision=precision, fused=fused,
-        state_budget=state_budget, secure=secure, metric=metric,
+        state_budget=state_budget, secure=secure, metric=metric, pretrained=pretrained,
     )  # fmt: skip
     settings = parse_settings(set_)
     if attack is not None or attackers is not None:
@@ -106,13 +109,15 @@ def list_(
     device: o.Device = None,
 ) -> None:
     """List methods, scenarios, models and public sets, the options of a method, or what a model of yours needs."""
-    from fedchoir.reporting.listings import listing, model_table, options_table
+    from fedchoir.reporting.listings import listing, model_table, not_given_lines, options_table
 
     if check is not None:
         console.print(model_table(check, classes, input_, device or "auto"))
         return
     if options is not None:
         console.print(options_table(options, scenario, profile))
+        for line in not_given_lines([options]):
+            console.print(line, markup=False, highlight=False)
         return
     for kind in [what] if what else list(What):
         console.print(listing(kind.value))

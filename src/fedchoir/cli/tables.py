@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from fedchoir.reporting.tables import References, View
 
 app = typer.Typer()
+REPRODUCE_SEEDS = (0, 1, 2)
+"""Of a published table, unless its file has more or --seeds is given: one seed has no interval."""
 
 
 class Style(StrEnum):
@@ -166,6 +168,7 @@ def reproduce(
     """Run a published table and print our numbers beside it. Run it again after a crash: finished runs are skipped."""
     from fedchoir.experiments.reproduce import path_of, table_with_runs
     from fedchoir.experiments.sweep import jobs_of, read_sweep
+    from fedchoir.reporting.listings import not_given_lines
 
     if table is None or list_:
         list_tables()
@@ -175,6 +178,8 @@ def reproduce(
         precision=precision, fused=fused, data_root=data_root, device=device,
     )  # fmt: skip
     content, name = read_sweep(path_of(table)), table_with_runs(table)
+    if seeds is None and len(content.seeds) < len(REPRODUCE_SEEDS):
+        content = content.model_copy(update={"seeds": REPRODUCE_SEEDS})
     folder = out or Path("runs") / (name + overrides.tag)
     planned = jobs_of(content, folder, overrides, only or ())
     if status:
@@ -185,6 +190,8 @@ def reproduce(
         planned, folder, jobs, style, title=content.title, table=name, dry_run=dry_run, per_client=per_client,
         backend=backend,
     )  # fmt: skip
+    for line in not_given_lines(sorted({job.experiment.method for job in planned})):
+        typer.echo(line, err=style is not Style.terminal)
 
 
 def make_overrides(scenario: str | None, seeds: str | None, settings: list[str] | None, **values: Any) -> Overrides:

@@ -160,15 +160,16 @@ class Client(ClientModel):
         epochs = self.settings.epochs_of(self.index) if epochs is None else epochs
         if epochs == 0:
             return optimizer
+        s = self.settings.of_pretraining() if phase == "pretrain" else self.settings
         if optimizer is None:
-            s = self.settings
             lr = s.lr(s.local_lr, self.round, self.rounds)
             optimizer = self._optimizer("local", s.optimizer, lr, s.local_weight_decay, s.momentum)
         if after_step is not None:
             optimizer.register_step_post_hook(lambda *_: after_step(self))
         sources = {name: self._source(target) for name, target in targets.items()}
         self._train_mode()
-        batches = self.private_batches.batches(range(first, first + epochs), sources, views, recolor, companions)
+        samples = replace(self.private_batches, settings=s)
+        batches = samples.batches(range(first, first + epochs), sources, views, recolor, companions)
         self.log_loss(phase, self.trainer.train(self, optimizer, loss, batches))
         return optimizer
 

@@ -29,11 +29,18 @@ class LocalOptions(Options):
         "none", description="cross-entropy weighted by class: balanced is inverse to the client's own class frequencies"
     )
     private_augment: Augmentation = Field("none", description="augmentation of private samples")
-    lr_schedule: Literal["linear", "constant", "cosine"] = Field(
+    lr_schedule: Literal["linear", "linear-delayed", "constant", "cosine"] = Field(
         "linear",
-        description="linear: lr·(1 − 0.9·t/E) in round t of E, as in the released code; cosine: towards 0",
+        description="linear: lr·(1 − 0.9·t/E) in round t = 0, 1, … of E; linear-delayed: one round later, as in "
+        "FCCL+'s released code, which changes the rate after a round; cosine: towards 0",
     )
     pretrain_epochs: int = Field(0, ge=0, description="epochs on private data alone before the first round")
+    pretrain_batch: int | None = Field(
+        None, ge=2, description="samples in a batch of pretraining; default: local_batch"
+    )
+    pretrain_weight_decay: float | None = Field(
+        None, ge=0, description="weight decay of pretraining; default: local_weight_decay"
+    )
     activation_budget_gb: float = Field(
         0.4,
         ge=0,
@@ -61,9 +68,21 @@ class LocalOptions(Options):
         >>> Settings().lr(0.001, 20, 40), round(Settings(lr_schedule="cosine").lr(0.001, 10, 40), 6)
         (0.00055, 0.000854)
         """
+        if self.lr_schedule == "constant":
+            return base
         if self.lr_schedule == "cosine":
             return base * (1 + math.cos(math.pi * round_index / rounds)) / 2
-        return base if self.lr_schedule == "constant" else base * (1 - 0.9 * round_index / rounds)
+        passed = max(0, round_index - 1) if self.lr_schedule == "linear-delayed" else round_index
+        return base * (1 - 0.9 * passed / rounds)
+
+    def of_pretraining(self) -> Self:
+        """The same settings with the batch and weight decay of pretraining as those of the local phase."""
+        decay = self.pretrain_weight_decay
+        changed = {
+            "local_batch": self.pretrain_batch or self.local_batch,
+            "local_weight_decay": self.local_weight_decay if decay is None else decay,
+        }
+        return self.model_copy(update=changed)
 
 
 class PublicOptions(Options):
@@ -151,3 +170,12 @@ class RobustnessOptions(Options):
 # pydantic lists the fields of the last base first
 class Settings(DataOptions, RobustnessOptions, PrivacyOptions, FederationOptions, PublicOptions, LocalOptions):
     """The options that all methods share, by the flat names of ``--set``."""
+
+    @model_validator(mode="after")
+    def _one_batch_size_under_dp(self) -> Self:
+        if self.dp_noise and self.pretrain_batch not in (None, self.local_batch):
+            raise ValueError(
+                f"pretrain_batch = {self.pretrain_batch} is not possible with dp_noise: ε is computed for one batch "
+                f"size; it should be local_batch, {self.local_batch}"
+            )
+        return self

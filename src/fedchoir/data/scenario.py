@@ -70,8 +70,11 @@ def load_scenario(
     seed: int = 0,
     options: DataOptions | None = None,
     progress: Progress | None = None,
+    strict: bool = True,
 ) -> Scenario:
     """Load a scenario by name, or a user's folder; ``seed`` draws private samples, partition and label noise.
+
+    With ``strict``, a domain with fewer samples than the option ``private`` asks for is an error, else a note.
 
     >>> digits = load_scenario("digits-lite", options=DataOptions(private=(20,)))
     >>> [(client.name, len(client.train)) for client in digits.clients]
@@ -88,7 +91,7 @@ def load_scenario(
     notes += tuple(note for domain in domains for note in domain.notes)
     _check_inputs(domains)
     build = _label_skew if known.kind == "label-skew" else _domain_shift
-    scenario = build(known, domains, classes, seed, options)
+    scenario = build(known, domains, classes, seed, options, strict)
     scenario = _with_noise(replace(scenario, notes=notes + scenario.notes), seed, options)
     return _centralized(scenario) if options.centralized else scenario
 
@@ -121,7 +124,7 @@ def unify_classes(domains: list[Domain]) -> tuple[list[Domain], tuple[str, ...],
 
 
 def _domain_shift(
-    known: ScenarioInfo, domains: list[Domain], classes: tuple[str, ...], seed: int, options: DataOptions
+    known: ScenarioInfo, domains: list[Domain], classes: tuple[str, ...], seed: int, options: DataOptions, strict: bool
 ) -> Scenario:
     sizes = _private_sizes(known, options, len(domains))
     counts = clients_per_domain(options.clients, [domain.name for domain in domains])
@@ -144,7 +147,7 @@ def _domain_shift(
             train, more = _without_copies(name, train, splits[options.held_out][1], options.held_out)
             notes += more
         wanted = _count(size, len(domain.train))
-        private, more = _private(name, train, wanted, options.private is not None, seed)
+        private, more = _private(name, train, wanted, strict and options.private is not None, seed)
         divided, even_more = _divide(name, private, count, seed, options.size_skew)
         if options.held_out is not None:
             divided = [replace(client, place=place - count + i) for i, client in enumerate(divided)]
@@ -211,7 +214,7 @@ def _private(name: str, pool: Samples, count: int | None, explicit: bool, seed: 
     if count > len(pool):
         if explicit:
             raise UsageError(f"private: {count} images wanted of {name}, which has {len(pool)}")
-        return pool, (f"{name}: all {len(pool)} training samples used, {count} in the papers",)
+        return pool, (f"{name}: all {len(pool)} training samples used, {count} in the papers or their code",)
     return pool.subset(stratified_sample(pool.labels, count, generator(seed, "private", name))), ()
 
 
@@ -232,7 +235,7 @@ def _divide(
 
 
 def _label_skew(
-    known: ScenarioInfo, domains: list[Domain], classes: tuple[str, ...], seed: int, options: DataOptions
+    known: ScenarioInfo, domains: list[Domain], classes: tuple[str, ...], seed: int, options: DataOptions, strict: bool
 ) -> Scenario:
     (domain,) = domains
     pool, test, notes = _train_and_test(replace(domain, name=known.name), options)
@@ -241,7 +244,7 @@ def _label_skew(
         pool = domain.train  # the file's positions refer to the complete training split
     else:
         count = _count(_private_sizes(known, options, 1)[0], len(domain.train))
-        pool, more = _private(known.name, pool, count, options.private is not None, seed)
+        pool, more = _private(known.name, pool, count, strict and options.private is not None, seed)
         notes += more
         drawn = draw_partition(pool.labels, options.clients or int(known.defaults["clients"]), seed, options)
     names = drawn.names or tuple(f"client-{i}" for i in range(len(drawn.positions)))

@@ -54,7 +54,9 @@ class FederationFile(BaseModel):
     public: str | None = Field(None, description="name of the public set, or a file that every site has")
     rounds: int = Field(10, ge=1, description="communication rounds")
     seed: int = Field(0, ge=0, description="all random draws are derived from it")
-    profile: Literal["fixed", "paper", "official"] = Field("fixed", description="how ambiguities are settled")
+    profile: Literal["fixed", "paper", "official", "official-plus"] = Field(
+        "fixed", description="how ambiguities are settled"
+    )
     metric: MetricName = Field("accuracy", description="headline of tables and report, and what chooses the best round")
     quorum: float = Field(0.5, gt=0, le=1, description="share of the sites that an exchange needs")
     secure: Secure = Field(

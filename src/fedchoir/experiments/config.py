@@ -59,6 +59,9 @@ class Experiment(Options):
         "2GB",
         description="memory for the states of clients, such as 500MB; the rest is kept on disk, with the same numbers",
     )
+    pretrained: Path | None = Field(
+        None, description="folder of pretrained client models that runs share: each is trained once (pretrain_epochs)"
+    )
     metric: MetricName = Field("accuracy", description="headline of tables and report, and what chooses the best round")
     quorum: float = Field(0.5, gt=0, le=1, description="share of the clients that an exchange needs")
     secure: Secure = Field(

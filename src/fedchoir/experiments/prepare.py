@@ -20,7 +20,10 @@ def prepare(plan: Plan, progress: Progress | None = None) -> tuple[methods.Metho
     experiment, params = plan.experiment, plan.params
     root, cache = experiment.data_root, experiment.cache
     data = params.model_copy(update={"cache": cache}) if cache else params
-    scenario = load_scenario(experiment.scenario, root=root, seed=experiment.seed, options=data, progress=progress)
+    scenario = load_scenario(
+        experiment.scenario, root=root, seed=experiment.seed, options=data, progress=progress,
+        strict="private" in experiment.settings,
+    )  # fmt: skip
     scenario = with_validation(scenario, params.validation)
     options = public_options(plan)
     like = scenario.clients[0].train

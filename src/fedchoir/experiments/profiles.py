@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from fedchoir.methods import Method
 
-Profile = Literal["fixed", "paper", "official"]
+Profile = Literal["fixed", "paper", "official", "official-plus"]
 Sections = Mapping[str, Mapping[str, Any]]
 
 
@@ -33,11 +33,33 @@ def profile_sections(method: type[Method]) -> Iterator[tuple[str, Mapping[str, A
     for base in reversed(method.__mro__):
         ours: Sections = {}
         if base.__module__.startswith("fedchoir."):
-            ours = _read().get(vars(base).get("name", base.__name__), {})
+            ours = _sections().get(vars(base).get("name", base.__name__), {})
         yield from ours.items()
         yield from vars(base).get("profiles", {}).items()
 
 
+def not_given(method: str) -> dict[str, str]:
+    """What a method's paper does not say, and what we run instead.
+
+    >>> sorted(not_given("fbcl"))
+    ['depth', 'pretraining', 'rounds', 'φ of FRR']
+    """
+    found: dict[str, str] = _read()["not_given"].get(method, {})
+    return found
+
+
 @cache
-def _read() -> dict[str, Sections]:
+def _sections() -> dict[str, Sections]:
+    """The sections by class. One under several names holds for each; that of a single name comes after it."""
+    found: dict[str, dict[str, Mapping[str, Any]]] = {}
+    content = {names: sections for names, sections in _read().items() if names != "not_given"}
+    for names, sections in sorted(content.items(), key=lambda item: "," not in item[0]):
+        for name in names.split(","):
+            for key, options in sections.items():
+                found.setdefault(name, {})[key] = {**found.get(name, {}).get(key, {}), **options}
+    return dict(found)
+
+
+@cache
+def _read() -> dict[str, Any]:
     return tomllib.loads(Path(__file__).with_suffix(".toml").read_text())

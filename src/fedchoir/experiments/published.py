@@ -83,7 +83,8 @@ def _numbers(block: Mapping[str, Any]) -> list[Printed]:
     }
     made = []
     for label, values in block["rows"].items():
-        shared["doubt"] = block.get("doubts", {}).get(label, "")
+        remarks = (block.get(kind, {}).get(label) for kind in ("doubts", "readings"))
+        shared["doubt"] = "; ".join(remark for remark in remarks if remark)
         sds = {i: sd for i, (column, sd) in enumerate(zip(columns[1:], values[1:], strict=True)) if column == "±"}
         if any("=" in column for column in columns):
             targets = iter(block.get("target", ()))

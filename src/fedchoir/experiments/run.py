@@ -30,7 +30,7 @@ from fedchoir.utils.errors import StorageError, UsageError, WorkerError
 from fedchoir.utils.io import atomic_write, atomic_write_json
 from fedchoir.utils.sizes import parse_size
 
-MAY_CHANGE = {"out", "data_root", "cache", "device", "devices", "state_budget"}
+MAY_CHANGE = {"out", "data_root", "cache", "device", "devices", "state_budget", "pretrained"}
 """Fields of an experiment that a resumed run may change."""
 
 
@@ -78,7 +78,7 @@ def run(experiment: Experiment, *, resume: bool = False, observers: Iterable[Obs
     method, scenario, public = _loaded(plan, observers)
     counting = None
     if len(devices) == 1 and not plan.params.dp_noise:  # else training happens where it cannot be counted from here
-        counting = CountingTrainer(local.fast_trainer(devices[0]))
+        counting = CountingTrainer(local.fast_trainer(devices[0], experiment.pretrained))
 
     def progress(client: str, phase: str) -> None:
         for observer in observers:
@@ -90,6 +90,7 @@ def run(experiment: Experiment, *, resume: bool = False, observers: Iterable[Obs
         started_engine(
             method, scenario, public, devices=devices, precision=experiment.precision, fused=experiment.fused,
             progress=progress, budget=parse_size(experiment.state_budget), folder=plan.out / "state_cache",
+            pretrained=str(experiment.pretrained) if experiment.pretrained else None,
             **({"trainer": counting} if counting else {}),
         ) as engine,
     ):  # fmt: skip

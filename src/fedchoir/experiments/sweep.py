@@ -12,6 +12,8 @@
     published = "fccl+/table14:FCCM+FISL"    # optional: the row of a published table; the grid adds omega=1 and so on
     settings = { regulariser = "dual" }
 
+The runs share pretrained client models (``pretrained``, by default a folder beside the runs).
+
 A run is called by its scenario, its label (a variant's, or else the method) and the settings of the grid.
 """
 
@@ -123,7 +125,7 @@ def jobs_of(file: SweepFile, out: Path, overrides: Overrides | None = None, only
         for seed in overrides.seeds or file.seeds:
             full = f"{name}-seed{seed}"
             try:
-                experiment = Experiment(**{**values, "seed": seed, "out": out / full})
+                experiment = Experiment(**{"pretrained": out / "pretrained", **values, "seed": seed, "out": out / full})
                 make_plan(experiment)
             except UsageError as error:
                 raise UsageError(f"{name}: {error}") from None

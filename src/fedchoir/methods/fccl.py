@@ -19,7 +19,9 @@ class FCCLParams(FCCMParams):
     pretrain_epochs: int = Field(50, ge=0, description="epochs that make the intra-domain teacher, also the start")
     inter_weight: float = Field(1.0, ge=0, description="weight of the distillation from the previous round's model")
     intra_weight: float = Field(1.0, ge=0, description="weight of the distillation from the pretrained model")
-    teacher_batchnorm: Literal["eval", "train"] = Field("eval", description="BatchNorm mode of the teachers")
+    teacher_batchnorm: Literal["eval", "train"] = Field(
+        "eval", description="BatchNorm mode of the teachers, and of the previous model where own_logits=previous"
+    )
     own_logits: Literal["current", "previous"] = Field(
         "current",
         description="own slot of the consensus: the current model's logits, or the previous round's (released code; "
@@ -71,7 +73,8 @@ class FCCL(PreviousTeacher):
 
     def previous_minus_own(self, client: Client, batch: PublicBatch) -> Tensor:
         """The released code's change of the consensus: a client's own share is that of its previous round's model."""
-        previous = client.frozen_copy(client.stored_weights("teacher")).train()
+        previous = client.frozen_copy(client.stored_weights("teacher"))
+        previous.train(self.params.teacher_batchnorm == "train")
         with torch.no_grad(), frozen_batchnorm_stats(previous):
             return previous(client.public_samples(batch)).float() - client.public_outputs(batch)[1]
 

@@ -7,8 +7,8 @@ class SoloParams(Settings):
     epochs: int = Field(
         0,
         ge=0,
-        description="total epochs, spread over the rounds (the papers' BASE: 50); 0: local_epochs in each round, like "
-        "every other method",
+        description="total epochs, spread over the rounds with a new optimizer in each; 0: local_epochs in each round, "
+        "like every other method. For epochs in one go: pretrain_epochs and local_epochs=0, as in profile paper",
     )
 
 

@@ -1,6 +1,6 @@
 """What there is: methods, scenarios, models, public sets and their options, as tables for the terminal."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,7 +16,7 @@ from fedchoir.data.image.files import data_root
 from fedchoir.data.modalities import READERS, reader
 from fedchoir.data.registry import SCENARIOS
 from fedchoir.experiments.config import Experiment, make_plan
-from fedchoir.experiments.profiles import Profile
+from fedchoir.experiments.profiles import Profile, not_given
 from fedchoir.methods.base import Method
 from fedchoir.models.check import check_model, parse_inputs
 from fedchoir.utils.devices import pick_device
@@ -129,6 +129,17 @@ def options_table(name: str, scenario: str = "digits-lite", profile: str = "fixe
             key if key in own else f"[not bold]{key}[/]", str(value) if value not in (None, "") else "–", meaning
         )
     return table
+
+
+def not_given_lines(names: Iterable[str]) -> list[str]:
+    """What the papers of some methods do not say, and what we run instead; a line each.
+
+    >>> not_given_lines(["solo", "fccl"])
+    ['not given in the paper: fccl, pretraining batch: the local batch']
+    """
+    return [
+        f"not given in the paper: {name}, {what}: {ours}" for name in names for what, ours in not_given(name).items()
+    ]
 
 
 def data_table(root: Path | None) -> Table:

@@ -25,6 +25,7 @@ from fedchoir.data.samples import Samples
 from fedchoir.data.scenario import Scenario
 from fedchoir.engines.local.client_pool import ClientPool
 from fedchoir.engines.local.cuda_graphs import CudaGraphTrainer
+from fedchoir.engines.local.pretrained import PretrainedTrainer
 from fedchoir.methods.base import Method
 from fedchoir.payload import Payload
 from fedchoir.privacy.secure_aggregation.terms import SumTerms
@@ -55,9 +56,10 @@ class LocalEngine:
         budget: float = STATE_BUDGET,
         folder: Path | None = None,
         clients: Sequence[int] | None = None,
+        pretrained: str | None = None,
     ) -> None:
         """``budget``: bytes of memory for clients' states; the others are files in ``folder``. ``clients``: the indices
-        of the clients in this process, where other processes have the rest."""
+        of the clients in this process, where other processes have the rest. ``pretrained``: as in `fast_trainer`."""
         self.method = method
         self.device = device
         self.seconds = {"public": 0.0, "local": 0.0, "evaluate": 0.0}
@@ -71,7 +73,7 @@ class LocalEngine:
             method.pool = tuple(data.train.to(device) for data in scenario.clients)
         seed, augment = method.spec.seed, method.params.public_augment
         view = None if public is None else PublicView(public, seed=seed, kind=augment, device=device)
-        self._trainer = trainer or fast_trainer(device)
+        self._trainer = trainer or fast_trainer(device, Path(pretrained) if pretrained else None)
         self.clients = ClientPool(
             method, scenario.clients, view, self._trainer, device=device, precision=precision,
             fused=fused, budget=budget, folder=folder, indices=clients,
@@ -214,6 +216,7 @@ def evaluates_once(method: Method, scenario: Scenario) -> bool:
     return not method.evaluates_per_client and all(transform == transforms[0] for transform in transforms)
 
 
-def fast_trainer(device: torch.device) -> Trainer:
-    """Captured steps on a GPU, eager ones on a CPU."""
-    return CudaGraphTrainer() if device.type == "cuda" else EagerTrainer()
+def fast_trainer(device: torch.device, pretrained: Path | None = None) -> Trainer:
+    """Captured steps on a GPU, eager ones on a CPU. ``pretrained``: a folder of models that runs share."""
+    trainer: Trainer = CudaGraphTrainer() if device.type == "cuda" else EagerTrainer()
+    return trainer if pretrained is None else PretrainedTrainer(trainer, pretrained)

@@ -45,6 +45,7 @@ class MultiprocessEngine:
         progress: Progress = lambda client, phase: None,
         budget: float = STATE_BUDGET,
         folder: Path | None = None,
+        pretrained: str | None = None,
     ) -> None:
         self.method = method
         self.seconds = {"public": 0.0, "local": 0.0, "evaluate": 0.0}
@@ -69,7 +70,8 @@ class MultiprocessEngine:
                     scenario if method.evaluates_on_pool else _only(scenario, process.clients), public,
                     str(process.device), precision,
                     str(folder / str(process.clients[0])) if folder else None,
-                    {"fused": fused, "budget": budget / len(shares), "clients": process.clients},
+                    {"fused": fused, "budget": budget / len(shares), "clients": process.clients,
+                     "pretrained": pretrained},
                 )  # fmt: skip
             list(self._results(self._processes))
         except BaseException:
