@@ -6,7 +6,7 @@
 client instead of the average, ``round=`` one round instead of the last three, ``paper=true`` the published number.
 A row is named by its label, in another section with the section's name before it: ``digits/fccl+``. Filters:
 ``signed``, ``interval`` (95 %, Student's t over seeds), ``digits(n)``. ``verdict(a, b, …)`` is "holds" if all
-intervals are above zero.
+intervals are above zero, and names how many seeds would tell where they contain it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import numpy as np
 from jinja2 import Environment, StrictUndefined, TemplateError
 
 from fedchoir.core.result import Result
+from fedchoir.reporting.differences import MOST_SEEDS, seeds_needed
 from fedchoir.reporting.differences import mean_interval as bounds
 from fedchoir.reporting.run_groups import Row, rows
 from fedchoir.reporting.store import evaluated, find_results
@@ -115,12 +116,22 @@ def interval(values: Any) -> str:
 
 
 def verdict(*differences: Any) -> str:
-    """Return what the intervals say about the claim that every difference is above zero.
+    """Return what the intervals say about the claim that every difference is above zero, and where they do not, how
+    many seeds would tell if differences and standard deviations stay as they are.
 
     >>> verdict(np.array([1.0, 1.1, 1.2])), verdict(np.array([-1.0, 1.1, 1.2]))
-    ('**holds**', 'cannot be told')
+    ('**holds**', 'cannot be told (24 seeds)')
     """
     found = [bounds(difference) for difference in differences]
     if all(low > 0 for low, _ in found):
         return "**holds**"
-    return "**does not hold**" if any(high < 0 for _, high in found) else "cannot be told"
+    if any(high < 0 for _, high in found):
+        return "**does not hold**"
+    return f"cannot be told ({seeds_to_tell(*differences)} seeds)"
+
+
+def seeds_to_tell(*differences: Any) -> str:
+    """How many seeds would give intervals without zero; the largest number over the differences that have it inside."""
+    wide = [d for d in differences if bounds(d)[0] <= 0 <= bounds(d)[1]]
+    needed = [seeds_needed(float(np.mean(d)), float(np.std(d, ddof=1))) for d in wide]
+    return f"more than {MOST_SEEDS}" if None in needed else str(max(n for n in needed if n is not None))

@@ -25,7 +25,7 @@ CASES = [
 ELSEWHERE = {
     "activation_budget_gb", "class_weights", "momentum",  # no numbers, or without effect with Adam
     "pretrain_batch", "pretrain_weight_decay",  # listed where there is pretraining
-    "ewc_weight",  # of Table 16, which is not released
+    "ewc_weight", "fisher", "smoothing_confidence",  # of Table 16, which is not released, and of a control of ours
 }  # fmt: skip
 """Options that a program need not list."""
 

@@ -1,0 +1,148 @@
+"""The queue: runs that span several stretches, travel between machines, and end in results/ with the same numbers."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import tarfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import tomli_w
+from tools.gpu_queue import Queue, load_bundle, main, merge, plan, read_queue, run_stretch, tasks_of, write_bundle
+
+from fedchoir import run
+from fedchoir.utils.errors import UsageError
+from tools import gpu_queue
+
+TINY = {"private": [20], "public_size": 16, "public_batch": 8, "local_epochs": 1, "pretrain_epochs": 1}
+BASE = {"scenario": "digits-lite", "models": "simple_cnn@2", "rounds": 4, "device": "cpu", "settings": TINY}
+
+
+@pytest.fixture
+def queue_file(tmp_path: Path) -> Path:
+    """Two rows of one tiny run each."""
+    rows = []
+    for method in ("fedmd", "fccl"):
+        sweep = tmp_path / f"{method}.toml"
+        sweep.write_text(tomli_w.dumps({"title": method, "base": {**BASE, "method": method}}))
+        rows.append({"sweep": str(sweep), "section": f"tiny-{method}", "why": "a test"})
+    path = tmp_path / "queue.toml"
+    path.write_text(tomli_w.dumps({"row": rows}))
+    return path
+
+
+@pytest.fixture
+def rounds_take_twenty_seconds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A clock that moves with the rounds: a stretch of a minute ends in the middle of a run. The rounds that ran."""
+    clock, seen = [0.0], []
+
+    def watch(job: Any, status: dict[str, Any]) -> None:
+        if status["event"] == "round":
+            clock[0] += 20.1
+            seen.append(f"{job.label} {status['round']}")
+
+    monkeypatch.setattr(gpu_queue, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(gpu_queue, "print_status", watch)
+    return seen
+
+
+def numbers(folder: Path) -> dict[str, Any]:
+    events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    return {"accuracy": [event["accuracy"] for event in events], "losses": [event["losses"] for event in events]}
+
+
+def test_runs_span_stretches_and_machines_with_the_numbers_of_an_unbroken_run(
+    queue_file: Path, tmp_path: Path, rounds_take_twenty_seconds: list[str]
+) -> None:
+    queue = read_queue(queue_file)
+    state = tmp_path / "state0"
+    ends = []
+    for number in range(1, 5):
+        tasks = tasks_of(queue, state)
+        run_stretch(tasks, minutes=1, processes=1, margin=0)
+        ends.append(len(rounds_take_twenty_seconds))
+        if all(task.finished for task in tasks):
+            break
+        # the next stretch is on another machine: results and checkpoints travel in small parts
+        bundle, moved = tmp_path / f"bundle{number}", tmp_path / f"state{number}"
+        files = gpu_queue.chosen_state(tasks, state, limit=1e9)
+        assert len(write_bundle(files, bundle, part=4096)) > 1
+        load_bundle(bundle, moved)
+        state = moved
+    assert len(ends) >= 3, "a stretch did not end"
+    assert rounds_take_twenty_seconds[0] == "fedmd 0"
+    tasks = tasks_of(queue, state)
+    for task in tasks:
+        whole = task.job.experiment.model_copy(update={"out": tmp_path / f"whole-{task.job.label}", "pretrained": None})
+        run(whole)
+        assert numbers(task.job.out) == numbers(tmp_path / f"whole-{task.job.label}")
+    results = tmp_path / "results"
+    assert merge(tasks, results) == {"tiny-fedmd": 1, "tiny-fccl": 1}
+    record = json.loads((results / "tiny-fccl" / "runs.jsonl").read_text())
+    assert (record["label"], record["method"]) == ("fccl", "fccl")
+    assert (results / "tiny-fccl" / "sweep.toml").exists()
+    assert "tiny-fccl: 1 of 1 runs, 0 min left" in plan(tasks)
+
+
+def test_a_checkpoint_that_does_not_fit_is_left_out_and_named(
+    queue_file: Path, tmp_path: Path, rounds_take_twenty_seconds: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    tasks = tasks_of(read_queue(queue_file), tmp_path / "state")
+    run_stretch(tasks, minutes=0.5, processes=1, margin=0)
+    names = [name for _, name in gpu_queue.chosen_state(tasks, tmp_path / "state", limit=20_000)]
+    assert not any("checkpoint" in name for name in names)
+    assert any(name.endswith("events.jsonl") for name in names)
+    assert "left out, does not fit" in capsys.readouterr().out
+
+
+def test_a_bundle_has_code_data_and_a_script_that_unpacks_it(
+    queue_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "root"
+    data.mkdir()
+    (data / "mnist.npz").write_bytes(b"x" * 100)
+    values = read_queue(queue_file).model_dump(mode="json")
+    values["row"][0]["data"] = ["mnist.npz"]
+    queue_file.write_text(tomli_w.dumps({"row": [{k: v for k, v in row.items() if v} for row in values["row"]]}))
+    common = ["--queue", str(queue_file), "--state", str(tmp_path / "s"), "--out", str(tmp_path / "b")]
+    main(["pack", *common, "--data-root", str(data), "--part", "0.25"])
+    parts = list((tmp_path / "b").glob("*.part-*"))
+    assert len(parts) > 1
+    assert max(part.stat().st_size for part in parts) <= 0.25 * 2**20
+    subprocess.run(["bash", str(tmp_path / "b" / "setup.sh"), str(tmp_path / "there")], check=True)
+    assert (tmp_path / "there" / "data" / "mnist.npz").read_bytes() == b"x" * 100
+    assert (tmp_path / "there" / "src" / "fedchoir" / "__init__.py").exists()
+    assert not list((tmp_path / "there").rglob("runs.jsonl"))
+    with pytest.raises(SystemExit, match=r"mnist\.npz is not in the data root"):
+        main(["pack", *common])
+
+
+@pytest.mark.parametrize("name", ["../evil", "/etc/evil", "src/evil.py", "state/../../evil"])
+def test_a_bundle_writes_nothing_outside_the_state(name: str, tmp_path: Path) -> None:
+    whole = io.BytesIO()
+    with tarfile.open(fileobj=whole, mode="w:xz") as archive:
+        archive.addfile(tarfile.TarInfo(name))
+    (tmp_path / "bundle.tar.xz.part-1").write_bytes(whole.getvalue())
+    with pytest.raises(UsageError, match="is not a file of the state"):
+        load_bundle(tmp_path, tmp_path / "state")
+    assert not (tmp_path / "state").exists()
+
+
+def test_the_queue_of_this_repository_plans_to_the_last_run() -> None:
+    queue = read_queue(Path(__file__).parents[2] / "results" / "queue.toml")
+    tasks = tasks_of(queue, Path("runs/queue"))
+    assert {task.row.section for task in tasks} == {row.section for row in queue.row}
+    assert all(task.row.why and task.row.data for task in tasks)
+    assert len({task.job.out for task in tasks}) == len(tasks)
+
+
+def test_an_unknown_field_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "q.toml"
+    path.write_text('[[row]]\nsweep = "a.toml"\nsection = "a"\nwhy = "b"\nmintues = 3\n')
+    with pytest.raises(UsageError, match="mintues"):
+        read_queue(path)
+    assert isinstance(Queue(row=[{"sweep": "a", "section": "b", "why": "c"}]), Queue)

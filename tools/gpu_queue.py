@@ -1,0 +1,290 @@
+"""Run a queue of sweeps in stretches of GPU time, on a machine without network if need be.
+
+    python -m tools.gpu_queue plan                                  # rows, runs left, minutes
+    python -m tools.gpu_queue pack --data-root DATA --out bundle/   # code, data and state, in parts of at most 64 MiB
+    python -m tools.gpu_queue run --minutes 28 --jobs 6             # on the GPU machine: as many runs as fit
+    python -m tools.gpu_queue save --out back/                      # on the GPU machine: results, checkpoints
+    python -m tools.gpu_queue load back/                            # here: what came back, joined to the state
+    python -m tools.gpu_queue merge                                 # finished runs into results/
+
+``results/queue.toml`` lists the rows in order of value. The state folder holds the runs, their checkpoints and the
+pretrained models that they share. A stretch that ends stops its runs; the next one continues them from their last
+checkpoints with the same numbers. On the other machine, ``bash bundle/setup.sh DIR`` unpacks a bundle; then, in DIR,
+``run`` and ``save`` with ``--state state --data-root data``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from pydantic import Field
+
+from fedchoir.core.checkpoint import latest
+from fedchoir.experiments.scheduler import LocalProcesses, Outcome, Status, is_finished, run_jobs, write_manifest
+from fedchoir.experiments.sweep import Job, Overrides, jobs_of, read_sweep
+from fedchoir.reporting.archive import archive
+from fedchoir.utils.errors import UsageError
+from fedchoir.utils.io import read_toml
+from fedchoir.utils.options import Options
+
+QUEUE = Path("results/queue.toml")
+STATE = Path("runs/queue")
+CODE = ("src", "tools", "results", "experiments", "pyproject.toml", "setup.py", "constraints.txt")
+SMALL_FILES = ("experiment.toml", "result.json", "events.jsonl", "steps.jsonl", "task.json", "models.json")
+MIB = 2**20
+SETUP = """\
+# bash setup.sh [FOLDER]: join the parts of a bundle and unpack them
+set -e
+here=$(cd "$(dirname "$0")" && pwd); mkdir -p "${1:-.}"
+cat $(ls -v "$here"/bundle.tar.xz.part-*) | tar -xJ -C "${1:-.}"
+"""
+
+
+class Row(Options):
+    """One sweep of the queue."""
+
+    sweep: Path = Field(description="the sweep file")
+    section: str = Field(description="folder of results/ that its finished runs go to")
+    why: str = Field(description="what the runs decide")
+    data: tuple[str, ...] = Field((), description="files or folders of the data root that it needs")
+    only: tuple[str, ...] = Field((), description="labels, as with fedchoir sweep --only; default: all")
+    seeds: tuple[int, ...] | None = Field(None, description="default: those of the sweep file")
+    minutes: float = Field(10.0, gt=0, description="of one run, for the plan")
+
+
+class Queue(Options):
+    """The content of the file."""
+
+    values: dict[str, Any] = Field(default_factory=dict, description="fields of an experiment that all runs share")
+    row: list[Row] = Field(min_length=1, description="in order of value")
+
+
+class StretchOver(Exception):
+    """The time of a stretch has passed."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run of a row."""
+
+    row: Row
+    job: Job
+
+    @property
+    def finished(self) -> bool:
+        return is_finished(self.job)
+
+
+def read_queue(path: Path) -> Queue:
+    try:
+        return Queue(**read_toml(path))
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
+
+
+def tasks_of(queue: Queue, state: Path, **machine: Any) -> list[Task]:
+    """Every run of the queue in its order; a run that two rows have is run once, for the first."""
+    tasks: dict[Path, Task] = {}
+    values = {"pretrained": state / "pretrained", **queue.values, **machine}
+    for row in queue.row:
+        overrides = Overrides(seeds=row.seeds, values=values)
+        for job in jobs_of(read_sweep(row.sweep), state / row.section, overrides, row.only):
+            tasks.setdefault(job.out, Task(row, job))
+    return list(tasks.values())
+
+
+# -- a stretch ---------------------------------------------------------------------------------------------------------
+
+
+class Stretch(LocalProcesses):
+    """Worker processes until a moment. `StretchOver` then ends the sweep; checkpoints stay as they are."""
+
+    def __init__(self, places: int, end: float, margin: float) -> None:
+        super().__init__(places)
+        self._end, self._margin = end, margin
+
+    def has_room(self) -> bool:
+        """A run that starts needs some time before its first checkpoint."""
+        if time.monotonic() > self._end - self._margin and not self._running:
+            raise StretchOver
+        return super().has_room() and time.monotonic() <= self._end - self._margin
+
+    def poll(self, seconds: float) -> Iterator[tuple[Job, Status]]:
+        if time.monotonic() > self._end:
+            raise StretchOver
+        yield from super().poll(min(seconds, max(0.0, self._end - time.monotonic())))
+
+
+def run_stretch(tasks: Sequence[Task], minutes: float, processes: int, margin: float = 30.0) -> list[Outcome]:
+    """Run what is left of the queue for so many minutes. Returns the outcomes if all was finished."""
+    end = time.monotonic() + 60 * minutes
+    for row in {id(task.row): task.row for task in tasks}.values():
+        jobs = [task.job for task in tasks if task.row is row]
+        write_manifest(jobs[0].out.parent, None, read_sweep(row.sweep).title, jobs)
+    left = [task.job for task in tasks if not task.finished]
+    try:
+        return run_jobs(left, processes, print_status, Stretch(processes, end, margin)) if left else []
+    except StretchOver:
+        return []
+
+
+def print_status(job: Job, status: Status) -> None:
+    if status["event"] not in ("round", "began"):
+        print(f"{job.name}: {status['event']} {status.get('why', '')}".rstrip(), flush=True)
+
+
+def merge(tasks: Sequence[Task], results: Path) -> dict[str, int]:
+    """Add finished runs to the sections of ``results/``; a new section gets the sweep file. Returns how many runs, by
+    section."""
+    merged: dict[str, int] = {}
+    for task in tasks:
+        folder, section = task.job.out.parent, results / task.row.section
+        if task.row.section in merged or not any(folder.glob("*/result.json")):
+            continue
+        section.mkdir(parents=True, exist_ok=True)
+        archive(folder, section)
+        if not (section / "sweep.toml").exists():
+            shutil.copy(task.row.sweep, section / "sweep.toml")
+        merged[task.row.section] = len(list(folder.glob("*/result.json")))
+    return merged
+
+
+# -- transfers ---------------------------------------------------------------------------------------------------------
+
+
+def state_files(tasks: Sequence[Task], state: Path) -> Iterator[list[Path]]:
+    """What must travel, most valuable first; the files of one list belong together: the small files of all runs, then
+    the last checkpoint of each unfinished run, then the pretrained models."""
+    manifests = sorted({task.job.out.parent / "sweep.json" for task in tasks})
+    small = [task.job.out / name for task in tasks for name in SMALL_FILES]
+    yield [path for path in (*manifests, *small) if path.is_file()]
+    for task in tasks:
+        folder = task.job.out / "checkpoint"
+        if not task.finished and (newest := latest(folder)):
+            yield [folder / "latest.json", *sorted(path for path in newest.rglob("*") if path.is_file())]
+    for path in sorted(state.glob("pretrained/*.safetensors")):
+        yield [path]
+
+
+def write_bundle(files: Iterator[tuple[Path, str]], out: Path, part: int) -> list[Path]:
+    """Write files, each under a name, as one compressed archive cut into parts of at most ``part`` bytes."""
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    whole = io.BytesIO()
+    with tarfile.open(fileobj=whole, mode="w:xz", preset=1) as archive_file:
+        for path, name in files:
+            archive_file.add(path, name)
+    content = whole.getvalue()
+    parts = [content[start : start + part] for start in range(0, len(content), part)] or [b""]
+    for number, piece in enumerate(parts, 1):
+        (out / f"bundle.tar.xz.part-{number}").write_bytes(piece)
+    (out / "setup.sh").write_text(SETUP)
+    return sorted(out.glob("bundle.tar.xz.part-*"), key=lambda path: int(path.name.rpartition("-")[2]))
+
+
+def chosen_state(tasks: Sequence[Task], state: Path, limit: float) -> Iterator[tuple[Path, str]]:
+    """The files of the state that fit; a checkpoint that does not fit is made again from an older one, or from the
+    start."""
+    total = 0
+    for group in state_files(tasks, state):
+        size = sum(path.stat().st_size for path in group)
+        if total + size > limit:
+            print(f"left out, does not fit: {group[0].parent} ({size / MIB:.0f} MiB)")
+            continue
+        total += size
+        yield from ((path, f"state/{path.relative_to(state).as_posix()}") for path in group)
+
+
+def code_and_data(rows: Sequence[Row], data_root: Path | None) -> Iterator[tuple[Path, str]]:
+    listed = subprocess.run(["git", "ls-files", *CODE], capture_output=True, text=True, check=True).stdout.split("\n")
+    kept = (name for name in listed if name and not name.endswith("runs.jsonl"))
+    yield from ((Path(name), name) for name in kept)
+    for name in dict.fromkeys(name for row in rows for name in row.data):
+        if data_root is None or not (path := data_root / name).exists():
+            raise UsageError(f"data: {name} is not in the data root, {data_root}; give --data-root")
+        yield path, f"data/{name}"
+
+
+def load_bundle(folder: Path, state: Path) -> int:
+    """Unpack the state that another machine saved. Only files inside ``state`` are written. Returns their number."""
+    parts = sorted(folder.glob("bundle.tar.xz.part-*"), key=lambda path: int(path.name.rpartition("-")[2]))
+    if not parts:
+        raise UsageError(f"{folder} has no bundle.tar.xz.part-1")
+    with tarfile.open(fileobj=io.BytesIO(b"".join(path.read_bytes() for path in parts)), mode="r:xz") as archive_file:
+        members = archive_file.getmembers()
+        for member in members:
+            first, *rest = PurePosixPath(member.name).parts
+            if first != "state" or not rest or ".." in rest or not member.isfile():
+                raise UsageError(f"{folder}: {member.name!r} is not a file of the state")
+            member.name = "/".join(rest)
+        archive_file.extractall(state, members, filter="data")
+    return len(members)
+
+
+# -- commands ----------------------------------------------------------------------------------------------------------
+
+
+def plan(tasks: Sequence[Task]) -> str:
+    """A line for every row: runs, finished ones, minutes left."""
+    lines = []
+    for row in {id(task.row): task.row for task in tasks}.values():
+        own = [task for task in tasks if task.row is row]
+        done = sum(task.finished for task in own)
+        minutes = (len(own) - done) * row.minutes
+        lines.append(f"{row.section}: {done} of {len(own)} runs, {minutes:.0f} min left · {row.why}")
+    total = sum(task.row.minutes for task in tasks if not task.finished)
+    return "\n".join([*lines, f"in all {total:.0f} minutes of one run at a time"])
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=["plan", "pack", "run", "save", "load", "merge"])
+    parser.add_argument("folder", type=Path, nargs="?", help="for load")
+    parser.add_argument("--queue", type=Path, default=QUEUE)
+    parser.add_argument("--state", type=Path, default=STATE)
+    parser.add_argument("--results", type=Path, default=Path("results"))
+    parser.add_argument("--out", type=Path, default=Path("bundle"))
+    parser.add_argument("--minutes", type=float, default=25.0)
+    parser.add_argument("--margin", type=float, default=30.0, help="seconds before the end in which nothing starts")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--part", type=float, default=60.0, help="MiB of one part")
+    parser.add_argument("--limit", type=float, default=240.0, help="MiB of checkpoints and results that travel")
+    parser.add_argument("--data-root", type=Path)
+    parser.add_argument("--device", help="auto, cpu or cuda; default: that of the queue")
+    o = parser.parse_args(arguments)
+    try:
+        if o.command == "load":
+            print(f"{load_bundle(o.folder or o.out, o.state)} files")
+            return
+        machine = {"device": o.device, "data_root": o.data_root}
+        queue = read_queue(o.queue)
+        tasks = tasks_of(queue, o.state, **{name: value for name, value in machine.items() if value is not None})
+        part, limit = int(o.part * MIB), o.limit * MIB
+        if o.command == "plan":
+            print(plan(tasks))
+        elif o.command == "run":
+            run_stretch(tasks, o.minutes, o.jobs, o.margin)
+            print(plan(tasks))
+        elif o.command == "merge":
+            print("\n".join(f"results/{name}: {count} runs" for name, count in merge(tasks, o.results).items()))
+        else:
+            more = code_and_data(queue.row, o.data_root) if o.command == "pack" else iter(())
+            files = iter([*more, *chosen_state(tasks, o.state, limit)])
+            made = write_bundle(files, o.out, part)
+            print(f"{len(made)} parts in {o.out}, {sum(path.stat().st_size for path in made) / MIB:.1f} MiB")
+    except UsageError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()
