@@ -207,7 +207,7 @@ def chosen_state(tasks: Sequence[Task], state: Path, limit: float) -> Iterator[t
 
 def code_and_data(rows: Sequence[Row], data_root: Path | None) -> Iterator[tuple[Path, str]]:
     listed = subprocess.run(["git", "ls-files", *CODE], capture_output=True, text=True, check=True).stdout.split("\n")
-    kept = (name for name in listed if name and not name.endswith("runs.jsonl"))
+    kept = (name for name in listed if name and not name.endswith("runs.jsonl") and Path(name).is_file())
     yield from ((Path(name), name) for name in kept)
     for name in dict.fromkeys(name for row in rows for name in row.data):
         if data_root is None or not (path := data_root / name).exists():

@@ -75,7 +75,9 @@ def test_every_run_plans(table: str) -> None:
         plan = make_plan(job.experiment)
         rounds = job.experiment.rounds or plan.rounds  # FedCT's Figure 5 averages less often than it has rounds
         assert rounds >= 40 or table == "flamby/heart"  # FLamby trains a logistic regression, in 15 rounds or one
-        assert plan.experiment.profile == ("fixed" if table.startswith(("choir/", "flamby/", "all-methods/")) else "paper")
+        assert plan.experiment.profile == (
+            "fixed" if table.startswith(("choir/", "flamby/", "all-methods/")) else "paper"
+        )
         assert Experiment(**tomllib.loads(job.experiment.to_toml())) == job.experiment
 
 

@@ -75,7 +75,8 @@ def test_verdicts_follow_the_intervals() -> None:
     above, below, open_ = np.array([1.0, 1.2, 1.1]), np.array([-1.0, -1.2, -1.1]), np.array([-1.0, 2.0, 0.5])
     assert verdict(above) == "**holds**"
     assert verdict(below) == verdict(above, below) == verdict(open_, below) == "**does not hold**"
-    assert verdict(open_) == verdict(above, open_) == "cannot be told"
+    assert verdict(open_) == verdict(above, open_) == "cannot be told (38 seeds)"
+    assert verdict(np.array([-1.0, 1.0, 0.001])) == "cannot be told (more than 100 seeds)"
     assert bounds(np.array([2.0, 2.0, 2.0])) == (2.0, 2.0)
     assert interval(np.zeros(3)) == "+0.0 (+0.0 to +0.0)"
 
