@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test test-e2e test-gpu fuzz lint install constraints lock benchmark docs results browser clean
+.PHONY: demo test test-e2e test-gpu fuzz lint install constraints lock benchmark docs docs-version results browser clean
 .DEFAULT_GOAL := demo
 
 demo: $(STAMP)  ## four architectures learn from each other: solo, FedMD, FCCL, FCCL+ in one table
@@ -55,6 +55,9 @@ browser:  ## Chromium, for the tests of the report and the live page; playwright
 
 docs: $(STAMP)  ## the documentation as a site, in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+docs-version: $(STAMP)  ## the documentation as one version of a site, on the branch gh-pages (VERSION=1.2.0, MIKE=--push)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mike deploy --update-aliases $(MIKE) $(VERSION) latest
 
 results: $(STAMP)  ## the pages docs/results.md and docs/results/ from the runs stored under results/
 	$(BIN)/python -m tools.results_pages results docs

@@ -82,8 +82,8 @@ def run_all(
     """Run the methods one after the other, each from the beginning."""
     from fedchoir.experiments.config import Experiment
     from fedchoir.experiments.run import run
+    from fedchoir.experiments.tracking import TensorBoard
     from fedchoir.reporting.progress import LiveProgress
-    from fedchoir.reporting.tensorboard import TensorBoard
 
     results = []
     for method, settings in runs.items():

@@ -33,6 +33,10 @@ Metric = Annotated[
 ]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the method.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue a stopped run from its last checkpoint.")]
+Track = Annotated[
+    list[str] | None,
+    typer.Option(metavar="TRACKER", help="Also send the curves to wandb or mlflow; may be given twice."),
+]
 FederationArgument = Annotated[
     Path, typer.Argument(metavar="FEDERATION.toml", help="The file of the federation (docs/deploy.md).")
 ]

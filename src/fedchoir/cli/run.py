@@ -54,13 +54,14 @@ def run(
     secure: Annotated[bool, typer.Option("--secure", help="Secure aggregation: the server sees only means.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder of the run (default: runs/…).")] = None,
     resume: o.Resume = False,
+    track: o.Track = None,
 ) -> None:
     """Run one method on one scenario."""
     from fedchoir.experiments.config import Experiment, make_plan, read_values
     from fedchoir.experiments.live_status import LiveStatus
     from fedchoir.experiments.run import run as run_experiment
+    from fedchoir.experiments.tracking import make_trackers
     from fedchoir.reporting.progress import LiveProgress
-    from fedchoir.reporting.tensorboard import TensorBoard
 
     values: dict[str, Any] = read_values(Path(method)) if method.endswith(".toml") else {"method": method}
     values |= given(
@@ -72,7 +73,8 @@ def run(
     if attack is not None or attackers is not None:
         settings |= {"attack": attack or "sign_flip", "attackers": 1 if attackers is None else attackers}
     experiment = Experiment(**{**values, "settings": {**values.get("settings", {}), **settings}})
-    result = run_experiment(experiment, resume=resume, observers=[LiveProgress(console), TensorBoard(), LiveStatus()])
+    observers = [LiveProgress(console), *make_trackers(["tensorboard", *(track or [])]), LiveStatus()]
+    result = run_experiment(experiment, resume=resume, observers=observers)
     print_results([result])
     folder = make_plan(experiment).out
     console.print(f"files: {folder}/ (result.json, events.jsonl, checkpoint/, tensorboard/)")

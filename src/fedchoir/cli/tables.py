@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -42,6 +43,12 @@ Scenario = Annotated[str | None, typer.Option(help="Other data, with its own pub
 Only = Annotated[list[str] | None, typer.Option(metavar="LABEL", help="Only these runs: a label, a method or a*b.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="List the runs and do nothing.")]
 Status = Annotated[bool, typer.Option("--status", help="Show how far every run is and do nothing.")]
+Track = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TRACKER", help="Send the curves to tensorboard, wandb or mlflow; may be given several times."
+    ),
+]
 Slurm = Annotated[
     str | None, typer.Option(metavar="PARTITION", help="Submit the runs to Slurm; 'local' tries it without a cluster.")
 ]
@@ -117,6 +124,7 @@ def sweep(
     status: Status = False,
     slurm: Slurm = None,
     slurm_set: SlurmSet = None,
+    track: Track = None,
 ) -> None:
     """Run every combination in a sweep file. Run it again after a crash: finished runs are skipped and interrupted ones
     continue. A failed run does not stop the others."""
@@ -128,7 +136,7 @@ def sweep(
     )  # fmt: skip
     content, name = read_sweep(file), name_of(file)
     folder = out or Path("runs") / (name + overrides.tag)
-    planned = jobs_of(content, folder, overrides, only or ())
+    planned = tracked(jobs_of(content, folder, overrides, only or ()), track)
     if status:
         print_status(planned)
         return
@@ -164,6 +172,7 @@ def reproduce(
     status: Status = False,
     slurm: Slurm = None,
     slurm_set: SlurmSet = None,
+    track: Track = None,
 ) -> None:
     """Run a published table and print our numbers beside it. Run it again after a crash: finished runs are skipped."""
     from fedchoir.experiments.reproduce import path_of, table_with_runs
@@ -181,7 +190,7 @@ def reproduce(
     if seeds is None and len(content.seeds) < len(REPRODUCE_SEEDS):
         content = content.model_copy(update={"seeds": REPRODUCE_SEEDS})
     folder = out or Path("runs") / (name + overrides.tag)
-    planned = jobs_of(content, folder, overrides, only or ())
+    planned = tracked(jobs_of(content, folder, overrides, only or ()), track)
     if status:
         print_status(planned)
         return
@@ -233,6 +242,16 @@ def run_sweep(
     progress.print(summary(outcomes, folder), markup=False, highlight=False, soft_wrap=True)
     if len(done) < len(outcomes):
         raise typer.Exit(1)
+
+
+def tracked(planned: list[Job], track: list[str] | None) -> list[Job]:
+    """The same runs, followed by these trackers."""
+    if not track:
+        return planned
+    from fedchoir.experiments.tracking import make_trackers
+
+    make_trackers(track)  # a missing library is told before anything starts
+    return [replace(job, track=tuple(track)) for job in planned]
 
 
 def slurm_backend(partition: str | None, settings: list[str] | None, folder: Path, jobs: int | None) -> Backend | None:

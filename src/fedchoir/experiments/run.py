@@ -173,9 +173,9 @@ def _run_rounds(
     path.write_text("".join(json.dumps(event) + "\n" for event in events))
     if budget:
         budget.begin(server.next_round)
-    for observer in observers:
-        observer.began(plan, server.method.spec, events)
     try:
+        for observer in observers:
+            observer.began(plan, server.method.spec, events)
         with path.open("a") as file:
             for settled in server.rounds():
                 events += settled

@@ -27,6 +27,7 @@ from fedchoir.experiments.config import Experiment, Plan, read_experiment
 from fedchoir.experiments.live_status import LiveStatus
 from fedchoir.experiments.run import MAY_CHANGE, Observer, differences, run
 from fedchoir.experiments.sweep import Job
+from fedchoir.experiments.tracking import make_trackers
 from fedchoir.utils.errors import UsageError, WorkerError
 from fedchoir.utils.io import atomic_write_json
 from fedchoir.utils.subprocess_channel import ChildProcess, parent_channel
@@ -200,11 +201,12 @@ def write_manifest(out: Path, table: str | None, title: str, jobs: Sequence[Job]
 
 def task_of(job: Job) -> dict[str, Any]:
     """A job as JSON, for the process that executes it."""
-    return {"name": job.name, "label": job.label, "experiment": job.experiment.model_dump(mode="json")}
+    experiment = job.experiment.model_dump(mode="json")
+    return {"name": job.name, "label": job.label, "experiment": experiment, "track": job.track}
 
 
 def job_of(task: Mapping[str, Any]) -> Job:
-    return Job(task["name"], task["label"], Experiment(**task["experiment"]))
+    return Job(task["name"], task["label"], Experiment(**task["experiment"]), track=tuple(task["track"]))
 
 
 # -- a worker process --------------------------------------------------------------------------------------------------
@@ -232,7 +234,8 @@ def run_job(job: Job, send: Send) -> None:
         with lock_of(job):
             finished = is_finished(job)
             if not finished:
-                run(job.experiment, resume=True, observers=[RoundReporter(send), LiveStatus()])
+                observers = [RoundReporter(send), LiveStatus(), *make_trackers(job.track)]
+                run(job.experiment, resume=True, observers=observers)
         send("skipped" if finished else "finished")
     except Timeout:
         send("locked")

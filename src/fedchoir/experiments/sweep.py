@@ -80,6 +80,8 @@ class Job:
     experiment: Experiment
     published: tuple[str, ...] = ()
     """The published rows that the run belongs to, as ``fccl+/table8:fccl+``."""
+    track: tuple[str, ...] = ()
+    """Trackers that follow the run, as ``wandb``."""
 
     @property
     def out(self) -> Path:
