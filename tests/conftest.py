@@ -77,6 +77,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "choir",
         {"shared_model": "simple_cnn@4", "formation": 2, "soft_labels": True, "embedders": "both", "refresh": 2},
     ),
+    "fedct with several models at a client": ("fedct", {"assignment": "argmin"}),
     "heterofl with three widths": ("heterofl", {"models": ("resnet10@4", "resnet10@8", "resnet10@6")}),
     "fedrolex with three widths": ("fedrolex", {"models": ("resnet10@4", "resnet10@8", "resnet10@6")}),
 }

@@ -31,6 +31,22 @@ def test_dry_run_lists_and_writes_nothing(tmp_path: Path, fedchoir: Command) -> 
     assert "fedfoa/table3" in fedchoir("reproduce", "--list")[1]
 
 
+@pytest.mark.parametrize(
+    ("name", "runs"),
+    [
+        ("fedct/recipe", 54), ("fedct/tuning", 32), ("fedct/headline", 80), ("fedct/headline-full", 30),
+        ("fedct/assignment", 60), ("fedct/cifar100", 80), ("fedct/fig5", 24), ("fedct/table4", 18),
+        ("fedfoa/centralized", 3), ("fedfoa/settle", 30), ("fedfoa/controls", 18), ("fedfoa/fedema", 42),
+        ("fedfoa/long", 27),
+    ],
+)  # fmt: skip
+def test_the_prepared_experiments_of_fedct_and_fedfoa_plan(name: str, runs: int, fedchoir: Command) -> None:
+    path = Path(__file__).parents[2] / "experiments" / f"{name}.toml"
+    code, out, err = fedchoir("sweep", str(path), "--dry-run")
+    assert code == 0, err
+    assert f"{runs} runs" in out
+
+
 def test_sweep_files_of_two_sections_do_not_share_a_folder(fedchoir: Command) -> None:
     """Both have a run that is called digits-solo-seed0, and they are not the same run."""
     results = Path(__file__).parents[2] / "results"

@@ -82,3 +82,5 @@ def test_several_exchanges_need_a_model_for_every_client() -> None:
     with pytest.raises(UsageError, match=r"exchanges = 2 is not possible with assignment = 'argmin'"):
         FedCT.Params(assignment="argmin", exchanges=2)
     FedCT.Params(assignment="argmin", exchanges=2, broadcast="random")
+    with pytest.raises(UsageError, match=r"robust = 'median' is not possible with assignment = 'argmin'"):
+        FedCT.Params(assignment="argmin", robust="median")

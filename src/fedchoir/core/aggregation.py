@@ -70,6 +70,10 @@ class Mean:
         ]
 
 
+class CountedMean(Mean):
+    """A mean whose weights depend on what clients sent in this round, so that no site can compute them in advance."""
+
+
 class Gather:
     """Keeps every client's payload, ``{client: payload}``, for servers that need more than a mean."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedchoir.core.aggregation import Aggregator, ByName, Mean
+from fedchoir.core.aggregation import Aggregator, ByName, CountedMean, Mean
 from fedchoir.privacy.secure_aggregation.terms import MIN_CLIENTS
 from fedchoir.utils.errors import UsageError
 
@@ -33,7 +33,7 @@ def check_secure(method: type[FederatedMethod], params: Any, clients: int) -> No
 def mean_weights(aggregator: Aggregator) -> dict[str, Sequence[float]] | None:
     """Weights by client for each payload name (the empty name stands for all; an empty sequence: all clients alike);
     None where a mean is not enough."""
-    if isinstance(aggregator, Mean):
+    if isinstance(aggregator, Mean) and not isinstance(aggregator, CountedMean):
         return {"": aggregator.weights or ()}
     if isinstance(aggregator, ByName):
         weights: dict[str, Sequence[float]] = {}

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from fedchoir.core.aggregation import Aggregator, Mean, blend
+from fedchoir.core.aggregation import Aggregator, CountedMean, blend
 from fedchoir.core.assignment import Rule, assign
 from fedchoir.methods.api import Client, Field
 from fedchoir.methods.fedexg import Models
@@ -35,6 +35,11 @@ class KnowledgeBroadcastParams(PGCTParams):
             raise ValueError(
                 f"exchanges = {self.exchanges} is not possible with assignment = 'argmin', which leaves some clients "
                 "without a model: assignment should be assignment or greedy"
+            )
+        if self.several and self.robust != "mean":
+            raise ValueError(
+                f"robust = {self.robust!r} is not possible with assignment = 'argmin', where clients have weights: "
+                "assignment should be assignment or greedy"
             )
         return self
 
@@ -108,11 +113,13 @@ class KnowledgeBroadcast(PGCT):
 
     def weighting(self) -> Aggregator:
         """Every model has the weight of the client that trained it (eq. 11)."""
-        if not (self.params.several and self.moves):
+        if not self.params.several:
             return super().weighting()
-        trained = Counter(j for _, j in self.moves[-1])
+        everyone = dict.fromkeys(range(len(self.spec.clients)), 1)
+        trained = Counter(j for _, j in self.moves[-1]) if self.moves else everyone
         uniform = self.params.weighting == "uniform"
-        return Mean([trained[k] * (1 if uniform else info.train) for k, info in enumerate(self.spec.clients)])
+        counts = [trained.get(k, 0) for k in everyone]
+        return CountedMean([c * (1 if uniform else i.train) for c, i in zip(counts, self.spec.clients, strict=True)])
 
 
 class Classifier(nn.Module):

@@ -37,12 +37,10 @@ class FedEMA(FedBYOL):
             client.memory["drift"] = divergence(client.model, before)
 
     def load_average(self, client: Client, received: Payload) -> None:
-        if "trained" not in client.memory:
+        drifted = self.params.divergence == "drift"
+        if ("drift" if drifted else "trained") not in client.memory:
             return super().load_average(client, received)
-        if self.params.divergence == "drift":
-            distance = client.stored_tensor("drift")
-        else:
-            distance = divergence(client.model, received.under("weights"))
+        distance = client.stored_tensor("drift") if drifted else divergence(client.model, received.under("weights"))
         client.memory.setdefault("scale", self.params.tau / distance.clamp_min(1e-12))
         keep = (client.stored_tensor("scale") * distance).clamp(max=1)
         client.log_value("divergence", distance)
