@@ -104,6 +104,12 @@ def test_a_round_with_one_client_has_no_exchange(name: str, skew: Callable[..., 
         assert event["messages"] == 2
 
 
+def test_rounds_that_count_interactions_are_fewer_averagings_with_a_note(skew: Callable[..., Experiment]) -> None:
+    result = run(skew("fedexg", rounds=4, rounds_unit="interaction"))
+    assert result.rounds == 2
+    assert "rounds count interactions: 2 averagings, each after N_e = 1" in result.notes
+
+
 def test_what_an_exchange_costs_is_counted(skew: Callable[..., Experiment]) -> None:
     model = build("simple_cnn@4", CLASSES, InputSpec.image(16))
     weights = sum(t.numel() * t.element_size() for t in model.state_dict().values())

@@ -76,6 +76,10 @@ class FedExg(FedAvg):
         base = BASES[params.base]
         shared = {name: getattr(params, name) for name in Settings.model_fields}
         self.base = base(base.Params(**{**shared, **params.base_options}), spec)
+        if params.rounds_unit == "interaction":
+            self.notes.append(
+                f"rounds count interactions: {spec.rounds} averagings, each after N_e = {params.exchanges}"
+            )
         self.moves: list[list[tuple[int, int]]] = []  # (from, to) of every model, for each exchange of this round
 
     @classmethod
