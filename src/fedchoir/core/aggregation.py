@@ -89,6 +89,28 @@ class Gather:
         return self._payloads
 
 
+class GroupMean:
+    """The (weighted) mean within each group of clients, ``{client: payload}``: groups may have different tensors.
+
+    >>> m = GroupMean(["a", "b", "a"])
+    >>> for k in range(3): m.add(k, [Payload(x=torch.tensor([float(k)]))])
+    >>> [payload["x"].item() for payload in m.result()[0].values()]
+    [1.0, 1.0, 1.0]
+    """
+
+    def __init__(self, groups: Sequence[str], weights: Sequence[float] | None = None) -> None:
+        self._groups, self._weights = groups, weights
+        self._means: dict[str, Mean] = {}
+
+    def add(self, client: int, payloads: Payloads) -> None:
+        self._means.setdefault(self._groups[client], Mean(self._weights)).add(client, payloads)
+
+    def result(self) -> list[dict[int, Payload]]:
+        means = {group: mean.result() for group, mean in self._means.items()}
+        members = {k: means[group] for k, group in enumerate(self._groups) if group in means}
+        return [{k: payloads[i] for k, payloads in members.items()} for i in range(len(next(iter(means.values()))))]
+
+
 class ByName:
     """Applies a different aggregator to each name, or prefix of names, of a payload.
 

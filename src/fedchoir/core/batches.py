@@ -125,23 +125,31 @@ class PublicView:
         self._public = public.samples.to(device)
         self._seed = seed
         self._kind = kind
-        self._cache: dict[PublicBatch, Tensor] = {}
+        self._cache: dict[tuple[PublicBatch, str], Tensor] = {}
         self._round = -1
 
     def __len__(self) -> int:
         return len(self._public)
 
-    def samples(self, batch: PublicBatch, recolor: Recolor | None = None, transform: Transform | None = None) -> Tensor:
+    def samples(
+        self,
+        batch: PublicBatch,
+        recolor: Recolor | None = None,
+        transform: Transform | None = None,
+        kind: Augmentation | None = None,
+    ) -> Tensor:
         """An augmented and transformed batch. Computed once a round for all clients; recolored for each.
 
-        ``transform`` is the client's own, for samples that have none of their own.
+        ``transform`` is the client's own, for samples that have none of their own. ``kind``: another augmentation than
+        the usual one, with draws of its own.
         """
+        kind = kind or self._kind
         if batch.round != self._round:
             self._cache.clear()
             self._round = batch.round
-        if batch not in self._cache:
-            self._cache[batch] = self._compute(batch)
-        inputs = self._cache[batch]
+        if (batch, kind) not in self._cache:
+            self._cache[batch, kind] = self._compute(batch, kind)
+        inputs = self._cache[batch, kind]
         if self._public.transform is None and transform is not None:
             inputs = transform(inputs)
         if recolor is None:
@@ -150,9 +158,10 @@ class PublicView:
         draw = generator(self._seed, stream, batch.round, batch.epoch, batch.index)
         return self._public.recolored(inputs, recolor, draw)
 
-    def _compute(self, batch: PublicBatch) -> Tensor:
+    def _compute(self, batch: PublicBatch, kind: Augmentation) -> Tensor:
         order = torch.randperm(len(self), generator=generator(self._seed, "public order", batch.round, batch.epoch))
         index = order[batch.start : batch.start + batch.size].to(self._public.labels.device)
-        draw = generator(self._seed, "public view", batch.round, batch.epoch, batch.index)
-        inputs = self._public.augment(self._public.inputs[index], self._kind, draw)
+        purpose = "public view" if kind == self._kind else f"public view {kind}"
+        draw = generator(self._seed, purpose, batch.round, batch.epoch, batch.index)
+        inputs = self._public.augment(self._public.inputs[index], kind, draw)
         return inputs if self._public.transform is None else self._public.transform(inputs)

@@ -27,7 +27,7 @@ from fedchoir.core.teachers import (
     frozen_batchnorm_stats,
 )
 from fedchoir.core.training import Batch, EagerTrainer, Loss, Trainer
-from fedchoir.data.samples import Recolor, Samples
+from fedchoir.data.samples import Augmentation, Recolor, Samples
 from fedchoir.models import Model
 from fedchoir.utils.rng import generator
 
@@ -90,11 +90,14 @@ class Client(ClientModel):
         """Logits for evaluation, by the trainer's fastest path."""
         return self.trainer.forward(self, inputs)[1]
 
-    def public_samples(self, batch: PublicBatch, recolor: Recolor | None = None) -> Tensor:
-        """The samples of a public batch, identical at every client that transforms and recolors them alike."""
+    def public_samples(
+        self, batch: PublicBatch, recolor: Recolor | None = None, augment: Augmentation | None = None
+    ) -> Tensor:
+        """The samples of a public batch, identical at every client that transforms and recolors them alike.
+        ``augment``: None for the option ``public_augment``."""
         if self.public is None:
             raise RuntimeError(f"client {self.name} has no public set")
-        return self.public.samples(batch, recolor, self.private.transform)
+        return self.public.samples(batch, recolor, self.private.transform, augment)
 
     def public_outputs(self, batch: PublicBatch, recolor: Recolor | None = None) -> tuple[Tensor, Tensor]:
         """Features and logits on a public batch."""

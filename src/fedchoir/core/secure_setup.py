@@ -19,6 +19,8 @@ def secure_exchange(
     """Exchanges whose payloads only become visible as a mean. They need the extra ``privacy``."""
     clients = method.spec.clients
     check_secure(type(method), method.params, len(clients))
+    if why := method.models_prevent_sums():
+        raise UsageError(f"secure = true is not possible with {method.name} and these models: {why}")
     try:
         from fedchoir.core.secure_exchange import SecureExchange
         from fedchoir.privacy.secure_aggregation.store import FolderStore

@@ -12,7 +12,13 @@ prototypes, old features) are detached inside. Wrong arguments raise `ValueError
 """
 
 from fedchoir.losses.class_targets import class_distillation
-from fedchoir.losses.consensus import confident_consensus, diversity_kl, entropy_reduction, soft_cross_entropy
+from fedchoir.losses.consensus import (
+    agreed_labels,
+    confident_consensus,
+    diversity_kl,
+    entropy_reduction,
+    soft_cross_entropy,
+)
 from fedchoir.losses.contrastive import moon, nt_xent
 from fedchoir.losses.correction import gradient_correction
 from fedchoir.losses.correlation import cross_correlation, decorrelation, fccm
@@ -28,7 +34,8 @@ from fedchoir.losses.similarity import fisl, frr, instance_similarity
 from fedchoir.losses.smoothing import fntd_cap, label_smoothing, matched_smoothing
 
 __all__ = [
-    "apcl", "class_distillation", "class_means", "class_prototypes", "cluster_contrast", "cnd", "confident_consensus",
+    "agreed_labels", "apcl", "class_distillation", "class_means", "class_prototypes", "cluster_contrast", "cnd",
+    "confident_consensus",
     "cross_correlation", "decorrelation", "diversity_kl", "entropy_reduction", "ewc", "fbm", "fccm",
     "feature_correlation", "feature_diversity", "fia", "fisl", "fntd", "fntd_cap", "frr", "fuse_prototypes",
     "gaussian", "gradient_correction", "instance_similarity", "kd", "label_smoothing", "margin_contrast",

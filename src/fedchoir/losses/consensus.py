@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedchoir.losses._common import kl
+from fedchoir.losses._common import kl, one_hot
 
 
 def entropy_reduction(probabilities: Tensor, temperature: float = 0.1) -> Tensor:
@@ -69,6 +69,24 @@ def confident_consensus(logits: Tensor, counted: Tensor | None = None) -> Tensor
         variance = variance * counted
     weights = variance / variance.sum(dim=0).clamp_min(torch.finfo(logits.dtype).tiny)
     return (weights.unsqueeze(2) * logits).sum(dim=0)
+
+
+def agreed_labels(logits: Tensor, votes: Tensor) -> Tensor:
+    """The class with the most votes of a client and its helpers, as one-hot labels; the first of several.
+
+    FedMatch (Jeong et al., ICLR 2021), its agreement-based pseudo labels: ŷ = MAX(1(p) + Σ_j 1(p_j)), where 1 is the
+    one-hot vector of the largest probability.
+
+    Args:
+        logits: the client's own, B×C; detached.
+        votes: Σ_j 1(p_j), how many helpers predict each class, B×C.
+
+    >>> own = torch.tensor([[3.0, 0.0, 0.0], [3.0, 0.0, 0.0]])
+    >>> agreed_labels(own, torch.tensor([[0.0, 0.0, 2.0], [0.0, 1.0, 1.0]])).tolist()
+    [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
+    """
+    own = one_hot(logits.detach().argmax(dim=1), logits.shape[1])
+    return one_hot((own + votes.detach()).argmax(dim=1), logits.shape[1]).to(logits)
 
 
 def diversity_kl(logits: Tensor, diverse: Tensor, exists: Tensor, temperature: float = 1.0) -> Tensor:

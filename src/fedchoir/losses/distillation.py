@@ -172,10 +172,10 @@ def pool_predictions(logits: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         return torch.einsum("jnb,nbc->jbc", weights, p), torch.einsum("jnb,nb->jb", weights, negentropy)
 
 
-def pooled_kl(student: Tensor, pool: Tensor, negentropy: Tensor) -> Tensor:
+def pooled_kl(student: Tensor, pool: Tensor, negentropy: Tensor, counted: Tensor | None = None) -> Tensor:
     """The weighted sum of KL divergences from many teachers, computed from their aggregate.
 
-    With t and e from `pool_predictions`, averaged over the batch:
+    With t and e from `pool_predictions`, averaged over the batch, or over the samples that count:
 
         L = Σ_n w_n KL(p_n ‖ σ(z)) = e − Σ_u t_u log σ(z)_u
 
@@ -185,6 +185,7 @@ def pooled_kl(student: Tensor, pool: Tensor, negentropy: Tensor) -> Tensor:
         student: logits z, B×C.
         pool: t, B×C; detached.
         negentropy: e, B; a constant of the loss.
+        counted: B, 1 for samples that count and 0 for the others; the loss is 0 where none does. Default: all.
 
     >>> teachers, w = torch.tensor([[[0.0, 1.0]], [[2.0, 0.0]]]), torch.tensor([0.5, 0.5]).view(1, 2, 1)
     >>> (t, e), z = pool_predictions(teachers, w), torch.tensor([[0.3, 0.0]])
@@ -193,4 +194,7 @@ def pooled_kl(student: Tensor, pool: Tensor, negentropy: Tensor) -> Tensor:
     True
     """
     cross_entropy = -(pool.detach() * F.log_softmax(student, dim=1)).sum(dim=1)
-    return (cross_entropy + negentropy.detach()).mean()
+    divergence = cross_entropy + negentropy.detach()
+    if counted is None:
+        return divergence.mean()
+    return (counted.detach() * divergence).sum() / counted.detach().sum().clamp_min(1)

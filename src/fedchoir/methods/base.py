@@ -122,6 +122,10 @@ class Method:
         """Why the server must see each client's payload; empty where means are enough (secure aggregation)."""
         return ""
 
+    def models_prevent_sums(self) -> str:
+        """Why means are not enough with the clients' models, although they are with others; empty where they are."""
+        return ""
+
     # -- what a method defines -------------------------------------------------------------------------------------
 
     def setup(self) -> Script:
