@@ -107,8 +107,8 @@ class GroupMean:
 
     def result(self) -> list[dict[int, Payload]]:
         means = {group: mean.result() for group, mean in self._means.items()}
-        members = {k: means[group] for k, group in enumerate(self._groups) if group in means}
-        return [{k: payloads[i] for k, payloads in members.items()} for i in range(len(next(iter(means.values()))))]
+        by_client = {k: means[group] for k, group in enumerate(self._groups) if group in means}
+        return [{k: payloads[i] for k, payloads in by_client.items()} for i in range(len(next(iter(means.values()))))]
 
 
 class ByName:
