@@ -94,6 +94,12 @@ def test_weights_are_sent_where_architectures_are_shared(
     assert any(isinstance(action, Step) and action.function.__name__ == "local_update" for action in actions)
 
 
+def test_a_client_without_a_twin_sends_zeros(harness: Make) -> None:
+    s = harness("feddf", TWINS)
+    sent = [any(t.any() for t in s.method.upload(client).values()) for client in s.clients]
+    assert sent == [True, False, True]
+
+
 def test_a_robust_rule_needs_more_clients_than_a_group_has(harness: Make) -> None:
     with pytest.raises(UsageError, match="set fusion to clients"):
         harness("feddf", TWINS, robust="median")

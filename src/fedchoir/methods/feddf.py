@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from fedchoir.core.aggregation import GroupMean
@@ -12,7 +13,7 @@ from fedchoir.losses import kd
 from fedchoir.methods.api import Batch, Client, Exchange, Field, PublicBatch, Round, Script, Settings, Step
 from fedchoir.methods.previous_teacher import PreviousTeacher
 from fedchoir.models.spec import ModelSpec
-from fedchoir.payload import Payload, sends
+from fedchoir.payload import MODEL, Payload, sends
 from fedchoir.privacy.dp import without_batchnorm
 from fedchoir.utils.errors import UsageError
 from fedchoir.utils.rng import seeded
@@ -30,7 +31,8 @@ class FedDF(PreviousTeacher):
     """Public phase: clients with one architecture are averaged, and each average learns KL(σ(z̄) ‖ σ(z)) from z̄, the
     mean logits of all clients' models before averaging, temperature 1.
 
-    Clients with one architecture have one initial model. Where all architectures differ, no weights are sent.
+    Clients with one architecture have one initial model. A client whose architecture nobody else has sends zeros in
+    place of weights; where all architectures differ, no weights are sent.
     """
 
     name = "feddf"
@@ -110,7 +112,15 @@ class FedDF(PreviousTeacher):
 
     def for_groups(self, weights: Mapping[int, Payload]) -> dict[int, Payload]:
         """Nothing for a client whose architecture nobody else has: it goes on with its own model."""
-        return {k: p if self.groups.count(self.groups[k]) > 1 else Payload() for k, p in weights.items()}
+        return {k: Payload() if self.alone(k) else p for k, p in weights.items()}
+
+    def alone(self, client: int) -> bool:
+        return self.groups.count(self.groups[client]) == 1
+
+    @sends(weights=MODEL)
+    def upload(self, client: Client) -> Payload:
+        weights = super().upload(client)
+        return Payload({n: torch.zeros_like(t) for n, t in weights.items()}) if self.alone(client.index) else weights
 
     def download(self, client: Client, received: Payload) -> None:
         if received:
