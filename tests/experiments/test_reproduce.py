@@ -19,7 +19,7 @@ from fedchoir.experiments.sweep import Overrides, jobs_of, read_sweep
 
 ROOT = Path(__file__).parents[2]
 WANTED = {
-    "fccl+": [*(f"table{n}" for n in range(8, 20)), "fig9", "fig10", "factorial"],
+    "fccl+": [*(f"table{n}" for n in range(8, 20)), "fig9", "fig10"],
     "fccl": ["table1", "table2", "table3", "fig7", "fig8"],
     "fbcl": [f"table{n}" for n in range(2, 6)],
     "fedct": [
