@@ -193,7 +193,7 @@ def test_a_client_that_sends_nonsense_is_left_out_and_named(
 def test_below_quorum_the_run_stops_with_its_checkpoint_intact(
     name: str, small: Callable[..., Experiment], execute: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    experiment = small(name, rounds=2, settings={"refresh": 1} if name in ONCE else {})
+    experiment = small(name, rounds=2, checkpoint_every=1, settings={"refresh": 1} if name in ONCE else {})
 
     def silencing(original: Execute) -> Execute:
         def wrapped(self: LocalEngine, clients: Any, actions: Any, index: int) -> Iterator[Reply]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -118,7 +119,7 @@ class FakeEngine:
         self.validation: dict[tuple[int, int], Validation] = {}  # by round and client
         self.silent: set[int] = set()  # clients that never reply
         self.errors: dict[int, str] = {}
-        self.read: ReadState | None = None
+        self.folder: Path | None = None  # of the last checkpoint
 
     def execute(self, clients: Sequence[int], actions: Sequence[Action], round_index: int) -> Iterator[Reply]:
         self.messages.append((round_index, tuple(clients), [a.function.__name__ for a in actions]))
@@ -146,8 +147,8 @@ class FakeEngine:
         for client in self.clients:
             yield f"client-{client.index}", {"value": torch.tensor(client.value, dtype=torch.float64)}
 
-    def saved(self, read: ReadState) -> None:
-        self.read = read
+    def saved(self, folder: Path) -> None:
+        self.folder = folder
 
     def load(self, read: ReadState) -> None:
         for client in self.clients:

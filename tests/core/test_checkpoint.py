@@ -93,7 +93,7 @@ def _no_links(*_: object) -> None:
 def test_a_full_disk_stops_the_run_with_the_last_checkpoint_intact(
     small: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    experiment, straight = small("fedmd", rounds=3), small("fedmd", "straight", rounds=3)
+    experiment, straight = small("fedmd", rounds=3, checkpoint_every=1), small("fedmd", "straight", rounds=3)
     save, saved = checkpoint.save_tensors, []
 
     def full(path: Path, tensors: Any) -> None:
@@ -165,7 +165,7 @@ def test_the_run_stops_where_no_checkpoint_is_intact(tmp_path: Path) -> None:
 
 
 def test_resume_falls_back_and_ends_with_the_same_numbers(small: Callable[..., Experiment]) -> None:
-    whole, broken = small("fccl+", "whole", rounds=3), small("fccl+", "broken", rounds=3)
+    whole, broken = small("fccl+", "whole", rounds=3), small("fccl+", "broken", rounds=3, checkpoint_every=1)
     first = run(whole)
     with pytest.raises(Stop):
         run(broken, observers=[StopAfter(1)])

@@ -250,8 +250,8 @@ def test_without_a_checkpoint_there_is_nothing_to_resume(tmp_path: Path) -> None
 def test_the_engine_can_read_back_what_was_saved(tmp_path: Path) -> None:
     engine = FakeEngine()
     run_until(engine, tmp_path, stop=1)
-    assert engine.read is not None
-    assert float(engine.read("client-2")["value"]) == engine.clients[2].value
+    assert engine.folder is not None
+    assert float(checkpoint.load(engine.folder, "client-2")["value"]) == engine.clients[2].value
 
 
 # -- privacy budget ----------------------------------------------------------------------------------------------------

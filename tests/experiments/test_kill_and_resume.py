@@ -10,7 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.helpers import assert_same
+from tests.helpers import assert_same, events
+
+from fedchoir.core import checkpoint
 
 COMMAND = ("--models", "simple_cnn@4,resnet10@4,mlp", "--rounds", "5", "--device", "cpu")
 SETTINGS = ("image_size=16", "local_epochs=3", "local_batch=16", "public_size=40", "public_batch=16")
@@ -33,8 +35,10 @@ def finish(arguments: list[str]) -> None:
     assert process.returncode == 0, output
 
 
-def kill_after(process: subprocess.Popen[str], folder: Path, rounds: int, delay: float) -> None:
-    """Send SIGKILL ``delay`` seconds after the given number of rounds is on disk."""
+def kill_after(
+    process: subprocess.Popen[str], folder: Path, rounds: int, delay: float, number: signal.Signals = signal.SIGKILL
+) -> None:
+    """Send a signal ``delay`` seconds after the given number of rounds is on disk."""
     deadline = time.monotonic() + 200
     while time.monotonic() < deadline and process.poll() is None:
         path = folder / "events.jsonl"
@@ -42,20 +46,39 @@ def kill_after(process: subprocess.Popen[str], folder: Path, rounds: int, delay:
             time.sleep(delay)
             break
         time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
+    process.send_signal(number)
     process.wait()
 
 
 @pytest.mark.slow
 def test_kill_minus_nine_and_resume(shapes: Path, public_shapes: Path, tmp_path: Path) -> None:
     straight, killed = tmp_path / "straight", tmp_path / "killed"
+    every = ("--checkpoint-every", "1")
     finish(command(shapes, public_shapes, straight))
-    kill_after(start(command(shapes, public_shapes, killed)), killed, 0, 0.0)  # before the first round
+    kill_after(start(command(shapes, public_shapes, killed, *every)), killed, 0, 0.0)  # before the first round
     for rounds, delay in ((1, 0.0), (2, 0.12), (4, 0.03)):
-        kill_after(start(command(shapes, public_shapes, killed, "--resume")), killed, rounds, delay)
+        kill_after(start(command(shapes, public_shapes, killed, *every, "--resume")), killed, rounds, delay)
     assert not (killed / "result.json").exists()
-    finish(command(shapes, public_shapes, killed, "--resume"))
+    finish(command(shapes, public_shapes, killed, "--resume"))  # and a resumed run may write them at other times
     assert_same(straight, killed)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("default_signals")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_run_that_is_asked_to_end_keeps_its_rounds(
+    number: signal.Signals, code: int, shapes: Path, public_shapes: Path, tmp_path: Path
+) -> None:
+    process = start(command(shapes, public_shapes, tmp_path, "--rounds", "500"))
+    kill_after(process, tmp_path, 2, 0.0, number)
+    assert process.stdout is not None
+    last = process.stdout.read().splitlines()[-1]
+    assert (process.returncode, last) == (
+        code, "fedchoir: interrupted. The last checkpoint is intact: --resume continues."
+    )  # fmt: skip
+    saved = checkpoint.latest(tmp_path / "checkpoint")
+    assert saved is not None
+    assert checkpoint.facts(saved)["round"] == len(events(tmp_path)) - 1
 
 
 @pytest.mark.slow

@@ -102,7 +102,7 @@ def command(path: Path, out: Path) -> list[str]:
 
 def test_a_sweep_that_is_killed_goes_on_to_the_same_numbers(sweep_of: Callable[..., Path], tmp_path: Path) -> None:
     """SIGKILL for the sweep: its worker leaves too, gives its lock back, and the run goes on from its checkpoint."""
-    path, out = sweep_of(method=["fedmd"], rounds=12), tmp_path / "killed"
+    path, out = sweep_of(method=["fedmd"], rounds=12, checkpoint_every=[1]), tmp_path / "killed"
     (job,) = jobs_of(read_sweep(path), out)
     sweep = subprocess.Popen(command(path, out), stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
     events = job.out / "events.jsonl"

@@ -3,20 +3,35 @@ written, 5 if a process of the run died. Each prints one line."""
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NoReturn
 
 import typer
+from click import Context
+from typer.core import TyperGroup
 
 from fedchoir.cli import data, demo, deploy, doctor, federation, node, report, run, tables, trained
 from fedchoir.cli.options import console
-from fedchoir.utils.errors import QuorumError, StorageError, UsageError, WorkerError
+from fedchoir.utils.errors import Interrupted, QuorumError, StorageError, UsageError, WorkerError
 from fedchoir.utils.plugins import add_plugin
 from fedchoir.version import __version__
 
 STOPPED: dict[type[BaseException], int] = {QuorumError: 3, StorageError: 4, WorkerError: 5}
+INTERRUPTED = "interrupted. The last checkpoint is intact: --resume continues."
+
+
+class Commands(TyperGroup):
+    """Typer ends without a word after Ctrl-C; a run that was stopped is one line."""
+
+    def invoke(self, ctx: Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Interrupted as error:
+            _exit(error.code, INTERRUPTED)
+
 
 app = typer.Typer(
     name="fedchoir",
+    cls=Commands,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -39,10 +54,10 @@ def main() -> None:
     except tuple(STOPPED) as error:
         _exit(STOPPED[type(error)], f"stopped: {error}. The last checkpoint is intact: --resume continues.")
     except KeyboardInterrupt:
-        _exit(130, "interrupted. The last checkpoint is intact: --resume continues.")
+        _exit(130, INTERRUPTED)
 
 
-def _exit(code: int, message: str) -> None:
+def _exit(code: int, message: str) -> NoReturn:
     sys.stderr.write(f"fedchoir: {message}\n")
     sys.exit(code)
 

@@ -1,4 +1,4 @@
-"""run and list."""
+"""run, warmup and list."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from fedchoir.cli import options as o
-from fedchoir.cli.options import console, given, parse_settings, print_results
+from fedchoir.cli.options import console, given, parse_settings, print_plain, print_results
 
 app = typer.Typer()
 
@@ -46,6 +46,7 @@ def run(
     pretrained: Annotated[
         Path | None, typer.Option(help="Folder of pretrained client models that several runs share.")
     ] = None,
+    checkpoint_every: o.CheckpointEvery = None,
     set_: o.Set = None,
     attack: Annotated[
         str | None, typer.Option(help="Simulate hostile clients: sign_flip, noise, label_flip or nan.")
@@ -68,6 +69,7 @@ def run(
         scenario=scenario, public=public, models=models, weights=weights, rounds=rounds, seed=seed, profile=profile,
         out=out, data_root=data_root, cache=cache, device=device, devices=devices, precision=precision, fused=fused,
         state_budget=state_budget, secure=secure, metric=metric, pretrained=pretrained,
+        checkpoint_every=checkpoint_every,
     )  # fmt: skip
     settings = parse_settings(set_)
     if attack is not None or attackers is not None:
@@ -81,6 +83,40 @@ def run(
     console.print(
         f"next: [bold]fedchoir report {folder}[/] · figures: [bold]fedchoir analyse {folder}[/]", soft_wrap=True
     )
+
+
+@app.command(
+    epilog="Example: [bold]fedchoir warmup fccl+ --scenario digits --precision bf16 --devices cuda:0,cuda:0[/]"
+)
+def warmup(
+    method: Annotated[
+        str, typer.Argument(metavar="METHOD|FILE.toml", help="The method or file of the run to come.")
+    ] = "fccl+",
+    scenario: o.Scenario = None,
+    public: o.Public = None,
+    models: o.Models = None,
+    profile: o.Profile = None,
+    data_root: o.DataRoot = None,
+    cache: o.Cache = None,
+    device: o.Device = None,
+    devices: Annotated[
+        str | None, typer.Option(help="As in the run to come: several processes compile at the same time.")
+    ] = None,
+    precision: o.Precision = None,
+    set_: o.Set = None,
+) -> None:
+    """Compile the kernels of a run with --fused, so that its first round need not wait for them. They are kept in
+    $FEDCHOIR_CACHE, else ~/.cache/fedchoir, for each version and kind of GPU. On a CPU there is nothing to do."""
+    from fedchoir.experiments.config import Experiment, read_values
+    from fedchoir.experiments.warmup import warm_up
+
+    values: dict[str, Any] = read_values(Path(method)) if method.endswith(".toml") else {"method": method}
+    values |= given(
+        scenario=scenario, public=public, models=models, profile=profile, data_root=data_root, cache=cache,
+        device=device, devices=devices, precision=precision,
+    )  # fmt: skip
+    settings = {**values.get("settings", {}), **parse_settings(set_)}
+    print_plain(warm_up(Experiment(**{**values, "settings": settings})))
 
 
 class What(StrEnum):

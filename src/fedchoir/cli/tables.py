@@ -118,6 +118,7 @@ def sweep(
     device: o.Device = None,
     precision: o.Precision = None,
     fused: o.Fused = False,
+    checkpoint_every: o.CheckpointEvery = None,
     set_: o.Set = None,
     style: Format = Style.terminal,
     dry_run: DryRun = False,
@@ -132,7 +133,7 @@ def sweep(
 
     overrides = make_overrides(
         scenario, seeds, set_, rounds=rounds, metric=metric, public=public, models=models, profile=profile,
-        precision=precision, fused=fused, data_root=data_root, device=device,
+        precision=precision, fused=fused, data_root=data_root, device=device, checkpoint_every=checkpoint_every,
     )  # fmt: skip
     content, name = read_sweep(file), name_of(file)
     folder = out or Path("runs") / (name + overrides.tag)
@@ -165,6 +166,7 @@ def reproduce(
     device: o.Device = None,
     precision: o.Precision = None,
     fused: o.Fused = False,
+    checkpoint_every: o.CheckpointEvery = None,
     set_: o.Set = None,
     style: Format = Style.terminal,
     per_client: PerClient = False,
@@ -184,7 +186,7 @@ def reproduce(
         return
     overrides = make_overrides(
         scenario, seeds, set_, rounds=rounds, metric=metric, public=public, models=models, profile=profile,
-        precision=precision, fused=fused, data_root=data_root, device=device,
+        precision=precision, fused=fused, data_root=data_root, device=device, checkpoint_every=checkpoint_every,
     )  # fmt: skip
     content, name = read_sweep(path_of(table)), table_with_runs(table)
     if seeds is None and len(content.seeds) < len(REPRODUCE_SEEDS):

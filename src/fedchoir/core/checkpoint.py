@@ -11,7 +11,7 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from safetensors import SafetensorError
 from torch import Tensor
@@ -22,29 +22,42 @@ from fedchoir.utils.io import atomic_write_json, sync
 from fedchoir.utils.text import printable
 
 MANIFEST = "manifest.json"
+States = Iterable[tuple[str, Mapping[str, Tensor] | None]]
+"""Tensors by the name of their file; None for a file that is the same as in the checkpoint before."""
+
+
+class Snapshot(NamedTuple):
+    """What `save` writes."""
+
+    round_index: int
+    states: States
+    facts: Mapping[str, Any]
+    base: Path | None = None
 
 
 def save(
     folder: Path,
     round_index: int,
-    states: Iterable[tuple[str, Mapping[str, Tensor] | None]],
+    states: States,
     facts: Mapping[str, Any],
+    base: Path | None = None,
 ) -> Path:
     """Write the state after a round: one file of tensors per name, and ``facts`` as JSON. Where the tensors are None,
-    the file of the last checkpoint is reused. Returns the new folder."""
+    the file of ``base`` is reused, which is the checkpoint that the run wrote or loaded last (default: the newest).
+    Returns the new folder."""
     target = folder / f"round-{round_index:05d}"
-    before = _pointer(folder)
-    known = _checksums(folder / before["folder"]) if before else {}
+    base = base or latest(folder)
     checksums: dict[str, str] = {}
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        known = _checksums(base) if base else {}
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir()
         for name, tensors in states:
             file = target / f"{name}.safetensors"
             if tensors is None:
-                assert before, f"{name} was never saved"
-                _reuse(folder / before["folder"] / file.name, file)
+                assert base, f"{name} was never saved"
+                _reuse(base / file.name, file)
                 checksums[file.name] = known[file.name]
             else:
                 save_tensors(file, tensors)
@@ -54,16 +67,16 @@ def save(
         checksums["facts.json"] = _checksum(target / "facts.json")
         atomic_write_json(target / MANIFEST, checksums)
         sync(target)
-        pointer = {"folder": target.name, "round": round_index, "sha256": _checksum(target / MANIFEST)}
-        previous = {key: before[key] for key in ("folder", "round", "sha256")} if before else None
-        atomic_write_json(folder / "latest.json", {**pointer, "previous": previous})
-    except (OSError, SafetensorError) as error:
+        atomic_write_json(folder / "latest.json", {**_entry(target), "previous": _entry(base) if base else None})
+    except BaseException as error:
         shutil.rmtree(target, ignore_errors=True)  # an incomplete checkpoint only wastes space
-        raise StorageError(
-            f"the checkpoint of round {round_index + 1} could not be written to {folder}: {error}"
-        ) from None
+        if isinstance(error, OSError | SafetensorError):
+            raise StorageError(
+                f"the checkpoint of round {round_index + 1} could not be written to {folder}: {error}"
+            ) from None
+        raise
     for old in folder.glob("round-*"):
-        if old.name not in (target.name, before.get("folder")):
+        if old not in (target, base):
             shutil.rmtree(old, ignore_errors=True)
     return target
 
@@ -97,6 +110,12 @@ def load(checkpoint: Path, name: str) -> dict[str, Tensor]:
 def facts(checkpoint: Path) -> dict[str, Any]:
     loaded: dict[str, Any] = json.loads((checkpoint / "facts.json").read_text())
     return loaded
+
+
+def _entry(checkpoint: Path) -> dict[str, Any]:
+    """How ``latest.json`` names a checkpoint."""
+    number = int(checkpoint.name.removeprefix("round-"))
+    return {"folder": checkpoint.name, "round": number, "sha256": _checksum(checkpoint / MANIFEST)}
 
 
 def _pointer(folder: Path) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """What the server needs from an engine and from a method; `fedchoir.engines` and `fedchoir.methods` implement it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -36,8 +37,9 @@ class Engine(Protocol):
     def states(self) -> Iterator[tuple[str, dict[str, Tensor] | None]]:
         """What a checkpoint must hold, by name; None for a state that the last checkpoint already holds."""
 
-    def saved(self, read: ReadState) -> None:
-        """Called after a checkpoint was written: ``read`` reads what `states` gave last."""
+    def saved(self, folder: Path) -> None:
+        """Called when a checkpoint with what `states` gave last is complete in a folder. Clients may have changed since
+        then."""
 
     def load(self, read: ReadState) -> None:
         """Restore the clients from a checkpoint."""

@@ -62,6 +62,7 @@ class Server:
         self.tests = tuple(tests)
         self.quorum = quorum
         self.folder = folder
+        self._base: Path | None = None  # the checkpoint that was written or loaded last
         self.next_round = 0
         self.notes: list[str] = []  # for the result
         self.stale = 0  # evaluated rounds since a client last improved on its validation share
@@ -107,13 +108,21 @@ class Server:
             yield [self._event(pending) for pending in done]
 
     def save(self) -> None:
-        """Write a checkpoint of the last round."""
+        """Write a checkpoint of the last round and wait for it."""
         assert self.folder is not None
+        self.saved(checkpoint.save(self.folder, *self.snapshot()))
+
+    def snapshot(self) -> checkpoint.Snapshot:
+        """What a checkpoint of the last round holds. Its states must be read before the next round."""
         states = chain(self.engine.states(), [("server", self.method.server)])
         pending = [asdict(pending) for pending in self._pending]
         facts = {"round": self.next_round - 1, "pending": pending, "stale": self.stale}
-        saved = checkpoint.save(self.folder, self.next_round - 1, states, facts)
-        self.engine.saved(lambda name: checkpoint.load(saved, name))
+        return checkpoint.Snapshot(self.next_round - 1, states, facts, self._base)
+
+    def saved(self, folder: Path) -> None:
+        """The checkpoint of the last snapshot is complete."""
+        self._base = folder
+        self.engine.saved(folder)
 
     def resume(self) -> bool:
         """Continue after the last checkpoint, if there is one."""
@@ -122,6 +131,7 @@ class Server:
             return False
         saved, note = found
         self.notes = [note] if note else []
+        self._base = saved
         self.engine.load(lambda name: checkpoint.load(saved, name))
         self.method.server = checkpoint.load(saved, "server")
         facts = checkpoint.facts(saved)

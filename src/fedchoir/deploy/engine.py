@@ -237,7 +237,7 @@ class FlowerEngine:
         blobs = [envelope.text().encode(), *envelope.blobs]
         yield "flower", {f"{n:06d}": torch.frombuffer(bytearray(raw), dtype=torch.uint8) for n, raw in enumerate(blobs)}
 
-    def saved(self, read: Callable[[str], dict[str, Tensor]]) -> None:
+    def saved(self, folder: Path) -> None:
         pass  # `states` writes everything each time
 
     def load(self, read: Callable[[str], dict[str, Tensor]]) -> None:

@@ -69,8 +69,9 @@ def serve(federation: FederationFile, log: Log, *, resume: bool = False, file: P
         engine = FlowerEngine(method, transport, run=run_id(plan, resume), public=public, journal=journal)
         notes = [f"sites are tested on their own data only: {', '.join(c.name for c in spec.clients)}"]
         return run_on_engine(
-            plan, method, engine, (OWN,), notes=notes, device="sites", resume=resume, observers=[LogObserver(log)]
-        )
+            plan, method, engine, (OWN,), notes=notes, device="sites", resume=resume, observers=[LogObserver(log)],
+            every_round=True,  # sites delete the states that no checkpoint needs, and must not train a round twice
+        )  # fmt: skip
 
 
 @private_files()

@@ -19,6 +19,7 @@ from fedchoir.engines.local.client_factory import new_modules
 from fedchoir.engines.local.engine import LocalEngine
 from fedchoir.engines.multiprocess.engine import MultiprocessEngine
 from fedchoir.methods.base import Method
+from fedchoir.utils.io import atomic_write
 
 FILE = "steps.jsonl"
 Counts = dict[str, dict[str, list[int]]]
@@ -77,11 +78,16 @@ class BudgetLog:
         self._trainer = trainer
         self._path = folder / FILE
 
+    @property
+    def parameters(self) -> int:
+        """Of all clients, with their auxiliary modules."""
+        return sum(map(sum, self._sizes))
+
     def begin(self, next_round: int) -> None:
         """Keep the rounds that a resumed run does not repeat."""
         if self._trainer is not None:
             kept = [line for line in read_events(self._path) if line["round"] < next_round]
-            self._path.write_text("".join(json.dumps(line) + "\n" for line in kept))
+            atomic_write(self._path, "".join(json.dumps(line) + "\n" for line in kept))
 
     def write(self, round_index: int) -> None:
         """Add a round. Called before the checkpoint of the round."""

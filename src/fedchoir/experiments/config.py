@@ -19,6 +19,7 @@ from fedchoir.data.options import DataOptions
 from fedchoir.data.protocol import check_protocol
 from fedchoir.data.registry import ScenarioInfo
 from fedchoir.data.registry import info as scenario_info
+from fedchoir.experiments.checkpoints import Every, read_every
 from fedchoir.experiments.profiles import Profile, profile_options
 from fedchoir.models import objects
 from fedchoir.models.spec import ModelSpec, split_models
@@ -62,6 +63,10 @@ class Experiment(Options):
     pretrained: Path | None = Field(
         None, description="folder of pretrained client models that runs share: each is trained once (pretrain_epochs)"
     )
+    checkpoint_every: Every = Field(
+        "auto",
+        description="rounds between checkpoints; auto: so that they cost under 2 % of the time; never: only the last",
+    )
     metric: MetricName = Field("accuracy", description="headline of tables and report, and what chooses the best round")
     quorum: float = Field(0.5, gt=0, le=1, description="share of the clients that an exchange needs")
     secure: Secure = Field(
@@ -88,6 +93,11 @@ class Experiment(Options):
     def _a_size(cls, value: Any) -> str:
         parse_size(str(value))
         return str(value)
+
+    @field_validator("checkpoint_every", mode="before")
+    @classmethod
+    def _rounds(cls, value: Any) -> Every:
+        return read_every(value)
 
     def to_toml(self) -> str:
         """As a file that `read_experiment` reads back."""

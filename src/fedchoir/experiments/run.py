@@ -1,7 +1,6 @@
 """``fedchoir.run``: from an `Experiment` to a `Result` and the folder of the run."""
 
 import json
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -22,6 +21,7 @@ from fedchoir.data.scenario import Scenario
 from fedchoir.engines.factory import started_engine
 from fedchoir.engines.local import engine as local
 from fedchoir.experiments.budget import BudgetLog, CountingTrainer
+from fedchoir.experiments.checkpoints import Checkpoints
 from fedchoir.experiments.config import Experiment, Plan, make_plan, read_experiment
 from fedchoir.experiments.prepare import prepare
 from fedchoir.experiments.trained import write_models
@@ -30,7 +30,7 @@ from fedchoir.utils.errors import StorageError, UsageError, WorkerError
 from fedchoir.utils.io import atomic_write, atomic_write_json
 from fedchoir.utils.sizes import parse_size
 
-MAY_CHANGE = {"out", "data_root", "cache", "device", "devices", "state_budget", "pretrained"}
+MAY_CHANGE = {"out", "data_root", "cache", "device", "devices", "state_budget", "pretrained", "checkpoint_every"}
 """Fields of an experiment that a resumed run may change."""
 
 
@@ -69,7 +69,8 @@ def run(experiment: Experiment, *, resume: bool = False, observers: Iterable[Obs
     """Run an experiment to its end.
 
     The folder ``out`` gets ``experiment.toml``, ``events.jsonl`` (a line a round), ``checkpoint/`` and, at the end,
-    ``result.json``. With ``resume`` a run that was stopped continues from its last checkpoint to the same numbers.
+    ``result.json``. With ``resume`` a run that was stopped continues from its last complete checkpoint to the same
+    numbers.
     """
     plan = make_plan(experiment)
     observers = list(observers)
@@ -131,8 +132,10 @@ def run_on_engine(
     resume: bool,
     observers: Sequence[Observer],
     budget: BudgetLog | None = None,
+    every_round: bool = False,
 ) -> Result:
-    """Run a method on an engine, wherever its clients are, and write the folder of the run."""
+    """Run a method on an engine, wherever its clients are, and write the folder of the run. ``every_round``: wait for a
+    checkpoint after every round, whatever ``checkpoint_every`` is."""
     experiment, out = plan.experiment, plan.out
     server = Server(
         method, engine, tests, quorum=experiment.quorum, folder=out / "checkpoint", secure=experiment.secure
@@ -154,7 +157,7 @@ def run_on_engine(
             "metric": spec.metric,
         }
         atomic_write_json(out / "task.json", {**facts, **more})  # for readers of an unfinished run
-        events = _run_rounds(server, plan, resume, observers, budget)
+        events = _run_rounds(server, plan, resume, observers, budget, every_round)
         facts |= {"notes": [*notes, *engine.notes, *server.notes], "device": device}
         facts |= {"budget": budget.total(server.next_round)} if budget else {}
         result = summarise(method.spec, tests, events, facts)  # sites may have joined since the start
@@ -163,28 +166,41 @@ def run_on_engine(
 
 
 def _run_rounds(
-    server: Server, plan: Plan, resume: bool, observers: Sequence[Observer], budget: BudgetLog | None
+    server: Server,
+    plan: Plan,
+    resume: bool,
+    observers: Sequence[Observer],
+    budget: BudgetLog | None,
+    every_round: bool,
 ) -> list[Event]:
     """All rounds, or those after the last checkpoint. An event is on disk before the checkpoint that counts it."""
+    experiment = plan.experiment
     path = plan.out / "events.jsonl"
     events: list[Event] = []
     if resume and server.resume():
         events = [event for event in read_events(path) if event["round"] < server.settled]
-    path.write_text("".join(json.dumps(event) + "\n" for event in events))
+    atomic_write(path, "".join(json.dumps(event) + "\n" for event in events))
     if budget:
         budget.begin(server.next_round)
+    checkpoints = Checkpoints(
+        server,
+        1 if every_round else experiment.checkpoint_every,
+        memory=parse_size(experiment.state_budget),
+        size=4 * budget.parameters if budget else 0,
+        records=[path],
+        background=not every_round,
+    )
     try:
         for observer in observers:
             observer.began(plan, server.method.spec, events)
-        with path.open("a") as file:
-            for settled in server.rounds():
+        with path.open("a") as file, checkpoints:
+            for settled in checkpoints.rounds():
                 events += settled
                 file.write("".join(json.dumps(event) + "\n" for event in settled))
                 file.flush()
-                os.fsync(file.fileno())
                 if budget:
                     budget.write(server.next_round - 1)
-                server.save()
+                checkpoints.recorded()
                 for observer in observers:
                     for event in settled:
                         observer.round(event)

@@ -243,7 +243,7 @@ def _stored(folder: Path, index: int) -> tuple[dict[str, Tensor], dict[str, Tens
         return (load_tensors(path) if path.exists() else {}), checkpoint.load(saved, "server"), int(facts["round"])
     states = sorted(folder.glob("state-*.safetensors"))
     if not states:
-        raise UsageError(f"{folder} holds no trained model yet: no round was finished")
+        raise UsageError(f"{folder} holds no trained model yet: no checkpoint was written")
     state = load_tensors(states[-1])
     about = json.loads(bytes(state.pop("about").tolist()))
     shared = folder / GLOBAL_FILE

@@ -9,6 +9,18 @@ class StorageError(RuntimeError):
     """The disk did not take a checkpoint. The one before is intact and the run can be resumed."""
 
 
+class Interrupted(KeyboardInterrupt):
+    """A run was stopped with Ctrl-C. It can be resumed."""
+
+    code = 130  # of the process
+
+
+class Terminated(Interrupted):
+    """A run was stopped with SIGTERM. It can be resumed."""
+
+    code = 143
+
+
 class WorkerError(RuntimeError):
     """A process of the run died or failed. The last checkpoint is intact and the run can be resumed."""
 

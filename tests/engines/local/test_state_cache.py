@@ -42,7 +42,8 @@ def test_what_a_checkpoint_holds_is_not_written_again(tmp_path: Path) -> None:
     cache = StateCache(1000, tmp_path / "cache")
     for k in range(3):
         cache.put(k, state(k))
-    cache.set_checkpoint({0, 1, 2}, lambda name: state(10 + int(name[-1])))
+    cache.begin_checkpoint({0, 1, 2})
+    cache.end_checkpoint(lambda name: state(10 + int(name[-1])))
     cache.mark_changed(2)
     assert [cache.is_checkpointed(k) for k in range(3)] == [True, True, False]
     cache.budget = 0
@@ -54,7 +55,8 @@ def test_what_a_checkpoint_holds_is_not_written_again(tmp_path: Path) -> None:
 def test_a_state_that_changed_replaces_the_one_in_the_checkpoint(tmp_path: Path) -> None:
     cache = StateCache(0, tmp_path)
     cache.put(7, state(1))
-    cache.set_checkpoint({7}, lambda name: state(1))
+    cache.begin_checkpoint({7})
+    cache.end_checkpoint(lambda name: state(1))
     cache.pop(7)
     cache.mark_changed(7)
     cache.put(7, state(2))

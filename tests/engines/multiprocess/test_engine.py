@@ -83,7 +83,7 @@ class KillOne(StopAfter):
 
 
 def test_a_dead_process_is_named_and_the_checkpoint_is_intact(small: Callable[..., Experiment]) -> None:
-    straight, killed = small("fedavg", "straight"), small("fedavg", "killed", devices=TWO)
+    straight, killed = small("fedavg", "straight"), small("fedavg", "killed", devices=TWO, checkpoint_every=1)
     run(straight)
     with pytest.raises(WorkerError, match=r"^the process on cpu was killed by signal 9"):
         run(killed, observers=[KillOne(0)])
@@ -132,7 +132,7 @@ def test_a_usage_error_in_a_process_stays_one(failing: Callable[..., Experiment]
 @pytest.mark.parametrize(("devices", "where"), [(None, ""), (TWO, "the process on cpu: ")])
 def test_a_full_gpu_is_one_line_with_advice(devices: Any, where: str, failing: Callable[..., Experiment]) -> None:
     full = "if client.round == 1: raise torch.OutOfMemoryError('CUDA out of memory. Tried ...')"
-    experiment = failing(full, devices=devices)
+    experiment = failing(full, devices=devices, checkpoint_every=1)
     with pytest.raises(WorkerError, match=rf"^{where}the memory of cpu is full; fewer runs at once"):
         run(experiment)
     last = checkpoint.latest(experiment.out / "checkpoint")  # type: ignore[operator]

@@ -8,11 +8,13 @@ do not depend on which clients are active.
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from fedchoir.core import checkpoint
 from fedchoir.core.batches import PublicView
 from fedchoir.core.client import Client
 from fedchoir.core.client_state import State, state_without_model
@@ -186,7 +188,7 @@ class ClientPool:
     # -- checkpoints -----------------------------------------------------------------------------------------------
 
     def states(self) -> Iterator[tuple[str, dict[str, Tensor] | None]]:
-        """The state of every changed client by name; None where the last checkpoint holds it already."""
+        """The state of every changed client by name; None where the last complete checkpoint holds it already."""
         for k in sorted(self._changed):
             if self._cache.is_checkpointed(k):
                 yield state_name(k), None
@@ -196,11 +198,12 @@ class ClientPool:
                 self._forget(k)
             else:
                 self._changed.discard(k)
+        self._cache.begin_checkpoint(self._changed)
         yield CLIENT_LIST, {"kept": torch.tensor(sorted(self._changed), dtype=torch.int64)}
 
-    def saved(self, read: ReadState) -> None:
-        """A checkpoint now holds everything that `states` gave."""
-        self._cache.set_checkpoint(self._changed, read)
+    def saved(self, folder: Path) -> None:
+        """A complete checkpoint holds everything that `states` gave. Clients may have changed since then."""
+        self._cache.end_checkpoint(partial(checkpoint.load, folder))
 
     def load(self, read: ReadState) -> None:
         """Return to a checkpoint. Each client is read when it becomes active."""
@@ -211,11 +214,13 @@ class ClientPool:
         self._rounds.clear()
         self._current = None
         self._changed = set(read(CLIENT_LIST)["kept"].tolist()) & set(self.indices)
-        self._cache.set_checkpoint(self._changed, read)
+        self._cache.clear()
+        self._cache.begin_checkpoint(self._changed)
+        self._cache.end_checkpoint(read)
 
     def close(self) -> None:
         """Delete the files of the cache."""
-        self._cache.close()
+        self._cache.clear()
 
 
 def device_budget(device: torch.device) -> float:

@@ -191,8 +191,8 @@ class LocalEngine:
     def states(self) -> Iterator[tuple[str, dict[str, Tensor] | None]]:
         return self.clients.states()
 
-    def saved(self, read: ReadState) -> None:
-        self.clients.saved(read)
+    def saved(self, folder: Path) -> None:
+        self.clients.saved(folder)
 
     def load(self, read: ReadState) -> None:
         self._evaluations.clear()

@@ -32,7 +32,8 @@ class StateCache:
         self._folder = folder
         self._memory: OrderedDict[int, State] = OrderedDict()  # least recently added first
         self._files: set[int] = set()
-        self._checkpointed: set[int] = set()
+        self._checkpointed: set[int] = set()  # clients whose current state is in the last complete checkpoint
+        self._writing: set[int] = set()  # clients whose current state is in the one that is being written
         self._read: ReadState | None = None
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)  # a killed process leaves its files
@@ -58,23 +59,28 @@ class StateCache:
 
     def drop(self, client: int) -> None:
         """Forget a client."""
-        self._checkpointed.discard(client)
+        self.mark_changed(client)
         self._remove(client)
 
     def mark_changed(self, client: int) -> None:
-        """The checkpoint's state of this client is out of date."""
+        """The states of this client in checkpoints are out of date."""
         self._checkpointed.discard(client)
+        self._writing.discard(client)
 
     def is_checkpointed(self, client: int) -> bool:
-        """Whether the last checkpoint holds the client's current state."""
+        """Whether the last complete checkpoint holds the client's current state."""
         return client in self._checkpointed
 
-    def set_checkpoint(self, clients: set[int], read: ReadState) -> None:
-        """From now on ``read`` reads a checkpoint with the current states of exactly these clients."""
-        for client in self._files:
+    def begin_checkpoint(self, clients: set[int]) -> None:
+        """A checkpoint with the current states of exactly these clients is being written."""
+        self._writing = set(clients)
+
+    def end_checkpoint(self, read: ReadState) -> None:
+        """That checkpoint is complete, and ``read`` reads it. Clients that have changed since are not in it."""
+        self._checkpointed, self._writing, self._read = self._writing, set(), read
+        for client in self._files & self._checkpointed:
             self._path(client).unlink()
-        self._files.clear()
-        self._checkpointed, self._read = set(clients), read
+        self._files -= self._checkpointed
 
     def evict(self) -> None:
         """Move the oldest states out of memory until the rest is within the budget."""
@@ -84,9 +90,11 @@ class StateCache:
             if client not in self._checkpointed:
                 self._write(client, state)
 
-    def close(self) -> None:
-        """Delete the files."""
+    def clear(self) -> None:
+        """Forget all clients and delete the files."""
+        self._memory.clear()
         self._files.clear()
+        self.nbytes = 0
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 

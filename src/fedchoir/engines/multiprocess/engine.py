@@ -147,8 +147,11 @@ class MultiprocessEngine:
                 yield name, tensors
         yield CLIENT_LIST, {"kept": torch.cat(stored).sort().values}
 
-    def saved(self, read: ReadState) -> None:
-        """Nothing to do: processes send everything that has changed since they were loaded."""
+    def saved(self, folder: Path) -> None:
+        """Processes send what has changed since, and read the rest from there."""
+        for process in self._processes:
+            process.call("saved", str(folder))
+        list(self._results(self._processes))
 
     def load(self, read: ReadState) -> None:
         for process in self._processes:

@@ -85,6 +85,9 @@ class EngineWorker:
         self._engine.clients.server_has_global_model = has_global
         return self._engine.states()
 
+    def saved(self, folder: str) -> None:
+        self._engine.saved(Path(folder))
+
     def load(self) -> None:
         """Ask the parent for all states now: later it no longer answers."""
 

@@ -20,7 +20,8 @@ class TensorBoard(Observer):
         from torch.utils.tensorboard import SummaryWriter
 
         # purge_step hides what an interrupted run wrote after its last checkpoint
-        self._writer = SummaryWriter(str(plan.out / "tensorboard"), purge_step=len(done) if done else None)
+        folder = plan.out / "tensorboard"
+        self._writer = SummaryWriter(str(folder), purge_step=len(done) if folder.exists() else None)
         self._names = [client.name for client in spec.clients]
 
     def round(self, event: Event) -> None:

@@ -125,7 +125,7 @@ def load_run(folder: Path, *, data_root: Path | None = None, device: str = "auto
         for client in clients:
             part = method.client_weights(client.index, weights, server.next_round - 1)
             client.model.load_state_dict({**client.model.state_dict(), **part})
-    events = read_events(folder / "events.jsonl")
+    events = [event for event in read_events(folder / "events.jsonl") if event["round"] < server.settled]
     return FinishedRun(folder, plan, method, scenario, public, clients, events, own)
 
 
