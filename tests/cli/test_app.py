@@ -15,7 +15,8 @@ from fedchoir.cli import app as cli
 from fedchoir.utils.errors import QuorumError, StorageError, UsageError, WorkerError
 
 COMMANDS = (
-    "analyse compare data demo doctor export federation keys list node predict report reproduce run serve sweep ui"
+    "analyse compare data demo doctor export federation keys list node predict report reproduce run serve sweep ui "
+    "warmup"
 )
 
 

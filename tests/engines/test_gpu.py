@@ -6,6 +6,7 @@ pytest -m gpu
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,10 @@ import torch
 from tests.helpers import Stop, StopAfter, events
 
 from fedchoir import Experiment, methods, run
+from fedchoir.core.checkpoint_writer import host_copy
 from fedchoir.engines.local.cuda_graphs import CudaGraphTrainer, ForwardGraphs
+from fedchoir.engines.local.kernel_cache import compiled_kernels
+from fedchoir.experiments.warmup import warm_up
 
 pytestmark = pytest.mark.gpu
 SELF_SUPERVISED = (
@@ -117,3 +121,24 @@ def test_correlations_from_before_a_resume_are_on_the_same_device(small: Callabl
     with pytest.raises(Stop):
         run(experiment, observers=[StopAfter(1)])
     assert run(experiment, resume=True).rounds == 4
+
+
+def test_a_snapshot_of_a_gpu_is_pinned_and_does_not_change() -> None:
+    weights = torch.rand(2, 8, 4, 4, device="cuda").contiguous(memory_format=torch.channels_last)
+    expected = weights.cpu()
+    (copy,) = host_copy({"w": weights}).values()
+    weights.zero_()
+    assert copy.is_pinned()
+    assert torch.equal(copy, expected)
+
+
+def test_warming_up_compiles_what_a_run_needs(
+    small: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "kernels"))
+    experiment = small("fccl+", device="cuda", models=("mobilenet_v2@0.25", "resnet10@4"), fused=True, rounds=1)
+    assert warm_up(experiment).startswith("compiled ")
+    count = compiled_kernels(tmp_path / "kernels")
+    assert count > 0
+    run(experiment)
+    assert compiled_kernels(tmp_path / "kernels") == count

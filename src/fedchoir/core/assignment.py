@@ -4,7 +4,6 @@ from typing import Literal
 
 import numpy as np
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from fedchoir.utils.rng import generator
@@ -54,6 +53,8 @@ def derangement(cost: Tensor) -> list[int]:
     >>> derangement(torch.tensor([[0.0, 5.0, 1.0], [1.0, 0.0, 5.0], [5.0, 1.0, 0.0]]))
     [2, 0, 1]
     """
+    from scipy.optimize import linear_sum_assignment  # slow to import
+
     return [int(j) for j in linear_sum_assignment(_priced(cost))[1]]
 
 

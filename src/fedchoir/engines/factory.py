@@ -13,6 +13,7 @@ from fedchoir.core.settings import Settings
 from fedchoir.data.public import PublicSet
 from fedchoir.data.scenario import Scenario
 from fedchoir.engines.local.engine import LocalEngine
+from fedchoir.engines.local.kernel_cache import use_kernel_cache
 from fedchoir.engines.multiprocess.engine import MultiprocessEngine
 from fedchoir.methods.base import Method
 from fedchoir.models.spec import ModelSpec
@@ -36,6 +37,7 @@ def started_engine(
     """
     if fused:
         check_fused(devices, method.params)
+        use_kernel_cache(devices[0])
     first, *more = devices
     engine: LocalEngine | MultiprocessEngine
     with torch.cuda.device(first) if not more and first.type == "cuda" and first.index is not None else nullcontext():
