@@ -47,7 +47,9 @@ from fedchoir.data.image.image_set import ImageSet
 from fedchoir.data.label_skew import own_tests
 from fedchoir.data.options import DataOptions
 from fedchoir.data.scenario import ClientData, Scenario, load_scenario
-from fedchoir.engines.local.engine import LocalEngine
+from fedchoir.engines.local.engine import STATE_BUDGET, LocalEngine
+from fedchoir.experiments.budget import client_sizes
+from fedchoir.experiments.checkpoints import Checkpoints, read_every
 from fedchoir.utils.errors import QuorumError, UsageError
 from fedchoir.utils.input_spec import InputSpec
 from fedchoir.utils.rng import generator
@@ -238,7 +240,7 @@ def parse(output: str, rounds: int, name: str = "method") -> Measured:
 
 
 def ours(name: str, o: argparse.Namespace, parts: Parts) -> Measured:
-    """Run fedchoir, with a checkpoint after every round, in this process."""
+    """Run fedchoir in this process. The last round includes the last checkpoint."""
     torch.set_num_threads(o.threads)
     device, cls, classes = torch.device(o.device), methods.get(name), tuple(map(str, range(CLASSES)))
     data = tuple(ClientData(f"client-{k}", train, "own") for k, (train, _) in enumerate(parts))
@@ -259,7 +261,10 @@ def ours(name: str, o: argparse.Namespace, parts: Parts) -> Measured:
         engine = LocalEngine(
             method, Scenario(DATA, classes, data, {}, tests), None, device=device, folder=folder / "state_cache"
         )
-        rounds = list(timed_rounds(Server(method, engine, (), folder=folder / "checkpoint")))
+        server = Server(method, engine, (), folder=folder / "checkpoint")
+        size = 4 * sum(map(sum, client_sizes(method, engine)))
+        every = Checkpoints(server, read_every(o.checkpoint_every), memory=STATE_BUDGET, size=size)
+        rounds = list(timed_rounds(server, every))
     accuracy = [float(np.average(event["own"], weights=sizes)) for _, event in rounds]
     wall, cpu = ([getattr(seconds, kind) for seconds, _ in rounds[1:]] for kind in ("wall", "cpu"))
     gpu = torch.cuda.max_memory_reserved() / 2**20 if device.type == "cuda" else 0.0
@@ -291,6 +296,7 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--checkpoint-every", default="auto", help="of fedchoir: auto, N or never")
     parser.add_argument("--timeout", type=float, default=24 * 3600, help="seconds for one method of HtFLlib")
     o = parser.parse_args(arguments)
     o.names = o.methods.split(",")
@@ -333,7 +339,8 @@ def contest(o: argparse.Namespace) -> None:
 
 def compare(name: str, o: argparse.Namespace, parts: Parts) -> None:
     a = in_new_process(name, o, parts)
-    print(a.line("fedchoir"), flush=True)
+    print(a.line("fedchoir"))
+    print(f"           checkpoints: {o.checkpoint_every}; last round with the final one {a.wall[-1]:.2f} s", flush=True)
     b = theirs(name, o, parts)
     print(b.line("HtFLlib"))
     wall, cpu = (statistics.median(x) / statistics.median(y) for x, y in ((b.wall, a.wall), (b.cpu, a.cpu)))

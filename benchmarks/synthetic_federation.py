@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from fedchoir.data.image.image_set import ImageSet
 from fedchoir.data.image.pixels import as_images
 from fedchoir.data.scenario import ClientData, Scenario
 from fedchoir.engines.local.engine import LocalEngine
+from fedchoir.experiments.checkpoints import Checkpoints
 from fedchoir.utils.input_spec import InputSpec
 
 
@@ -72,9 +74,10 @@ def federation(
     rounds: int = 100_000,
     folder: Path | None = None,
     budget: float = 2e9,
+    device: str = "cpu",
     **settings: Any,
 ) -> Server:
-    """A federation on the local engine, on the CPU."""
+    """A federation on the local engine."""
     classes = tuple(str(c) for c in range(10))
     data = tuple(ClientData(f"client-{k}", part, "global") for k, part in enumerate(windows(pool, clients, each)))
     infos = tuple(ClientInfo(d.name, model, each, len(test), "global") for d in data)
@@ -84,7 +87,7 @@ def federation(
     instance = cls(cls.Params(image_size=size, lr_schedule="constant", **settings), spec)
     scenario = Scenario("synthetic", classes, data, {"global": test})
     engine = LocalEngine(
-        instance, scenario, None, device=torch.device("cpu"), budget=budget, folder=folder and folder / "state_cache"
+        instance, scenario, None, device=torch.device(device), budget=budget, folder=folder and folder / "state_cache"
     )
     return Server(instance, engine, ("global",), folder=folder and folder / "checkpoint")
 
@@ -97,15 +100,27 @@ class Seconds:
     cpu: float
 
 
-def timed_rounds(server: Server) -> Iterator[tuple[Seconds, dict[str, Any]]]:
-    """The time of every round, with its checkpoint where there is a folder, and its event."""
-    rounds = server.rounds()
-    while True:
-        start, work = time.perf_counter(), time.process_time()
-        events = next(rounds, None)
-        if events is None:
-            return
-        if server.folder is not None:
-            server.save()
-        for event in events:
-            yield Seconds(time.perf_counter() - start, time.process_time() - work), event
+def timed_rounds(server: Server, checkpoints: Checkpoints | None = None) -> Iterator[tuple[Seconds, dict[str, Any]]]:
+    """The time of every round, and its event. A round includes its checkpoint where there is a folder. With
+    ``checkpoints`` it includes what the run waits for, and the last round includes the last checkpoint."""
+    rounds = server.rounds() if checkpoints is None else checkpoints.rounds()
+    with checkpoints or nullcontext():
+        last: tuple[Seconds, dict[str, Any]] | None = None
+        while True:
+            start, work = time.perf_counter(), time.process_time()
+            events = next(rounds, None)
+            if events is None:
+                break
+            if checkpoints is not None:
+                checkpoints.recorded()
+            elif server.folder is not None:
+                server.save()
+            (event,) = events
+            now = Seconds(time.perf_counter() - start, time.process_time() - work), event
+            if last is not None:
+                yield last
+            last = now
+    if last is not None:
+        seconds, event = last
+        end = Seconds(time.perf_counter() - start, time.process_time() - work)
+        yield Seconds(seconds.wall + end.wall, seconds.cpu + end.cpu), event

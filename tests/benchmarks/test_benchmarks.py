@@ -8,6 +8,7 @@ import importlib
 import pytest
 from tests.benchmarks.conftest import BENCHMARKS
 
+import checkpoints
 import flute
 import membership
 import naive
@@ -40,6 +41,14 @@ def test_flutes_setting_learns() -> None:
     seconds, accuracy = flute.train(pool, test, 6)
     assert seconds.cpu > 0
     assert accuracy > 40
+
+
+def test_checkpoints_are_written_as_each_way_says(capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoints.main([*"--clients 3 --images 4 --batch 4 --size 16 --model logistic --rounds 3".split()])
+    lines = capsys.readouterr().out.splitlines()[-4:]
+    assert [line.split()[0] for line in lines] == ["every", "every", "auto", "never"]
+    assert lines[0].endswith(" 3")
+    assert lines[3].endswith(" 1")
 
 
 def test_clients_are_windows_into_one_pool() -> None:
