@@ -44,7 +44,8 @@ def test_flutes_setting_learns() -> None:
 
 
 def test_checkpoints_are_written_as_each_way_says(capsys: pytest.CaptureFixture[str]) -> None:
-    checkpoints.main([*"--clients 3 --images 4 --batch 4 --size 16 --model logistic --rounds 3".split()])
+    sizes = ["--clients", "3", "--images", "4", "--batch", "4", "--size", "16", "--rounds", "3"]
+    checkpoints.main([*sizes, "--model", "logistic"])
     lines = capsys.readouterr().out.splitlines()[-4:]
     assert [line.split()[0] for line in lines] == ["every", "every", "auto", "never"]
     assert lines[0].endswith(" 3")
