@@ -113,7 +113,7 @@ def test_a_sweep_that_is_killed_goes_on_to_the_same_numbers(sweep_of: Callable[.
     _until(lambda: not any(worker.is_running() and worker.status() != "zombie" for worker in workers))
     assert workers
     assert not is_finished(job)
-    assert not is_locked(job)
+    _until(lambda: not is_locked(job))  # the thread that writes a checkpoint may end a moment later
     before = len(numbers(job.out))
     assert before < 12
     outcomes, news = execute(path, out)
