@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from tests.fake_results import fake_result
 
+from fedchoir import methods
 from fedchoir.data.registry import SCENARIOS
-from fedchoir.experiments.published import match, paper_plan, printed
+from fedchoir.experiments.published import left_open, match, paper_plan, printed
 from fedchoir.experiments.reproduce import runs_of, table_with_runs, tables
 from fedchoir.experiments.sweep import jobs_of, read_sweep
 
@@ -145,6 +146,20 @@ def test_notes_name_the_settings_that_differ_from_the_paper() -> None:
     assert notes[2:] == ("local_epochs 1 (20)",)
     public = fake_result("fedmd", profile="paper", public="tiny-imagenet")
     assert match(public, key).notes == ("public tiny-imagenet (cifar100)",)
+
+
+def test_a_constant_that_the_paper_does_not_give_is_not_shown_as_its() -> None:
+    run = fake_result("fedct", "cifar10", profile="paper", settings={"beta": 0.5, "kappa": 0.1, "lambda_fuse": 0.1})
+    notes = match(run, ["fedct/table1:fedct beta=0.5"]).notes
+    assert "kappa 0.1 (not given)" in notes
+    assert "lambda_fuse 0.1 (0.5)" in notes
+
+
+@pytest.mark.parametrize("paper", ["fedct", "fedfoa"])
+def test_options_that_a_paper_leaves_open_exist(paper: str) -> None:
+    known = {"rounds"} | set(methods.get(paper).Params.model_fields)
+    assert left_open(paper)
+    assert left_open(paper) <= known
 
 
 def test_an_option_that_is_younger_than_the_run_has_its_default() -> None:

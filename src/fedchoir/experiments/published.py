@@ -71,6 +71,13 @@ def printed() -> tuple[Printed, ...]:
     return tuple(number for block in content["table"] for number in _numbers(block))
 
 
+@cache
+def left_open(paper: str) -> frozenset[str]:
+    """Return the options that a paper, such as ``fedct``, does not give."""
+    content = tomllib.loads((files("fedchoir.experiments") / "published.toml").read_text(encoding="utf-8"))
+    return frozenset(content["left_open"].get(paper, ()))
+
+
 def _numbers(block: Mapping[str, Any]) -> list[Printed]:
     columns: list[str] = block["columns"]
     shared: dict[str, Any] = {
@@ -120,7 +127,8 @@ def match(result: Result, keys: Sequence[str]) -> Match:
 
 
 def differences(result: Result, number: Printed) -> dict[str, str]:
-    """Return the settings in which a run differs from the paper's, each as ``name ours (theirs)``."""
+    """Return the settings in which a run differs from the paper's, each as ``name ours (theirs)``; of options that the
+    paper leaves open, those that are not what ``--profile paper`` has, as ``name ours (not given)``."""
     if (plan := paper_plan(number)) is None:
         return {}
     defaults = type(plan.params)().model_dump(mode="json")  # of options that are younger than the run
@@ -130,8 +138,9 @@ def differences(result: Result, number: Printed) -> dict[str, str]:
     pairs = {
         name: (value, theirs[name]) for name, value in (ours | defaults | result.settings).items() if name in theirs
     }
+    open_options = left_open(number.table.partition("/")[0])
     return {
-        name: f"{name} {_text(own)} ({_text(other)})"
+        name: f"{name} {_text(own)} ({'not given' if name in open_options else _text(other)})"
         for name, (own, other) in pairs.items()
         if own != other and name not in IRRELEVANT and (result.public or not name.startswith("public"))
     }
