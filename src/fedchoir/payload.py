@@ -9,7 +9,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import safetensors.torch
 import torch
@@ -34,8 +34,15 @@ class PayloadError(ValueError):
     """A payload is not what its method declared, or its numbers are not finite or far too large."""
 
 
+class Wire(NamedTuple):
+    """A payload as it travels where it is compressed."""
+
+    raw: bytes
+    nbytes: int  # without headers
+
+
 class Payload(Mapping[str, Tensor]):
-    """Named tensors plus named scalars.
+    """Named tensors plus named scalars. With ``wire`` the tensors are those that the receiver makes of these bytes.
 
     >>> p = Payload(logits=torch.zeros(4, 10), scalars={"loss": 0.5})
     >>> p["logits"].shape, p.scalars["loss"], p.nbytes
@@ -47,8 +54,10 @@ class Payload(Mapping[str, Tensor]):
         tensors: Mapping[str, Tensor] | None = None,
         *,
         scalars: Mapping[str, float] | None = None,
+        wire: Wire | None = None,
         **named: Tensor,
     ) -> None:
+        self.wire = wire
         self._tensors = {name: t.detach() for name, t in {**(tensors or {}), **named}.items()}
         self.scalars: dict[str, float] = {name: float(v) for name, v in (scalars or {}).items()}
 
@@ -68,6 +77,8 @@ class Payload(Mapping[str, Tensor]):
     @property
     def nbytes(self) -> int:
         """Bytes of content on the wire, without headers, as in the papers' cost model."""
+        if self.wire is not None:
+            return self.wire.nbytes
         return sum(t.numel() * t.element_size() for t in self.values()) + SCALAR_BYTES * len(self.scalars)
 
     def under(self, prefix: str) -> dict[str, Tensor]:
@@ -86,6 +97,8 @@ class Payload(Mapping[str, Tensor]):
 
     def to_bytes(self) -> bytes:
         """Safetensors: a header and raw numbers, nothing executable."""
+        if self.wire is not None:
+            return self.wire.raw
         tensors = {name: t.contiguous().cpu() for name, t in self.items()}
         return safetensors.torch.save(tensors, metadata={"scalars": json.dumps(self.scalars)})
 
@@ -93,11 +106,21 @@ class Payload(Mapping[str, Tensor]):
     def from_bytes(cls, raw: bytes) -> Payload:
         try:
             tensors = safetensors.torch.load(raw)
-            header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
-            scalars = json.loads(header.get("__metadata__", {}).get("scalars", "{}"))
-            return cls(tensors, scalars=scalars)
-        except (SafetensorError, ValueError, AttributeError, TypeError, KeyError, ArithmeticError, RecursionError) as e:
-            raise PayloadError(f"not a payload: {printable(str(e), 200)}") from None
+            return cls(tensors, scalars=json.loads(metadata(raw).get("scalars", "{}")))
+        except (SafetensorError, *_MALFORMED) as error:
+            raise PayloadError(f"not a payload: {printable(str(error), 200)}") from None
+
+
+_MALFORMED = (ValueError, AttributeError, TypeError, KeyError, ArithmeticError, RecursionError)
+
+
+def metadata(raw: bytes) -> dict[str, str]:
+    """The fields in the header of a payload's bytes beside its tensors."""
+    try:
+        found = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")]).get("__metadata__", {})
+        return {str(name): str(value) for name, value in found.items()}
+    except _MALFORMED as error:
+        raise PayloadError(f"not a payload: {printable(str(error), 200)}") from None
 
 
 def state_payload(prefix: str, state: Mapping[str, Tensor]) -> Payload:

@@ -19,6 +19,9 @@ import torch
 from cryptography import x509
 
 from fedchoir import methods
+from fedchoir.compression.chain import parse
+from fedchoir.compression.wire import Traits, compressed
+from fedchoir.compression.wire import read_payload as read_wire
 from fedchoir.core import checkpoint
 from fedchoir.core.actions import Action, Exchange, PublicBatch, Step
 from fedchoir.core.exchange import DeferredReport
@@ -33,6 +36,7 @@ from fedchoir.deploy.transport import GridTransport
 from fedchoir.engines.headers import check_request, unpack_spec
 from fedchoir.engines.messages import Envelope, MessageError, pack_action, pack_reply, pack_spec, unpack_reply
 from fedchoir.experiments.config import make_plan, read_experiment
+from fedchoir.losses._common import off_diagonal
 from fedchoir.methods.base import Method
 from fedchoir.payload import Payload, PayloadError, check
 from fedchoir.privacy.budget import PrivacyBudget, Release
@@ -78,6 +82,10 @@ def _messages() -> Iterator[Target]:
         unpack_spec(envelope.header["plan"]["task"])
         [Work.unpack(envelope, item, method) for item in envelope.header["work"]]
 
+    def read_compressed(data: bytes) -> None:
+        payload = read_wire(data, 10**6, check=lambda entries: check(entries, COMPRESSED, SIZES, finite=False))
+        check(payload, COMPRESSED, SIZES, finite=False)  # what is accepted has the declared shapes
+
     transport = GridTransport(None, {1: "a"}, ("a", "b"), {}, 1.0, 10**6)  # type: ignore[arg-type]
 
     def site_info(data: bytes) -> None:
@@ -89,6 +97,7 @@ def _messages() -> Iterator[Target]:
     refused = (MessageError,)
     yield Target("reply", [text(r.header) for r in replies], reply, refused, 60)
     yield Target("payload", payloads[:1], read_payload, (PayloadError,), 60, repair=_fix_length)
+    yield Target("compressed payload", _compressed(), read_compressed, (PayloadError,), 40, repair=_fix_header)
     batch = PublicBatch(0, 0, 0, 0, 8)
     share = Exchange(fedmd.share, (batch,), received=[{0: LOGITS}], dims={"Q": 7})
     download = Step(fedavg.download, received={0: LOGITS})
@@ -97,6 +106,28 @@ def _messages() -> Iterator[Target]:
     asked = _request(fedavg, alike, [download, Step(fedavg.local_update)], 0)
     yield Target("request with weights", [text(asked)], partial(request, fedavg), refused, 2)
     yield Target("site information", [text(_site_info())], site_info, refused, 40)
+
+
+COMPRESSED = {"similarity": "B B-1", "features": "B D"}
+SIZES = {"B": 24, "D": 40}
+
+
+def _compressed() -> list[bytes]:
+    features = torch.randn(24, 40)
+    similarity = features @ features.T
+    payload = Payload(similarity=off_diagonal(similarity + similarity.T), features=features)
+    chains = ("int8+zstd", "topk:0.1+fp16+zstd", "topk:0.02", "lowrank:2+int8", "zstd")
+    return [
+        compressed(payload, chain, lambda name, tensor: Traits(name == "similarity", sparse=True), {}).to_bytes()
+        for chain in (parse(text).up for text in chains)
+        if chain is not None
+    ]
+
+
+def _fix_header(data: bytes) -> bytes:
+    """As `_fix_length`, where the bytes after the header may hold anything."""
+    end = data.find(b"]}}") + 3
+    return (end - 8).to_bytes(8, "little") + data[8:] if end > 8 else data
 
 
 def _request(method: Method, spec: FederationSpec, actions: list[Action], weights: int | None) -> dict[str, Any]:

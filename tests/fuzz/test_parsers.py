@@ -13,6 +13,7 @@ from tests.fuzz.targets import all_targets, folder_in_memory
 
 INPUTS = 20_000
 NAMES = (
+    "compressed payload",
     "reply", "payload", "request", "request with weights", "site information", "federation.toml", "experiment.toml",
     "checkpoint", "privacy budget", "events.jsonl", "public key", "private key", "certificate", "npz", "npy", "csv",
 )  # fmt: skip

@@ -39,6 +39,9 @@ CheckpointEvery = Annotated[
         "never: only one after the last round (default: auto).",
     ),
 ]
+Compress = Annotated[
+    str | None, typer.Option(metavar="CHAIN", help="Compress payloads: fp16, int8, topk:0.1, lowrank:8, zstd, a+b.")
+]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the method.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue a stopped run from its last checkpoint.")]
 Track = Annotated[

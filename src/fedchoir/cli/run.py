@@ -47,6 +47,7 @@ def run(
         Path | None, typer.Option(help="Folder of pretrained client models that several runs share.")
     ] = None,
     checkpoint_every: o.CheckpointEvery = None,
+    compress: o.Compress = None,
     set_: o.Set = None,
     attack: Annotated[
         str | None, typer.Option(help="Simulate hostile clients: sign_flip, noise, label_flip or nan.")
@@ -69,7 +70,7 @@ def run(
         scenario=scenario, public=public, models=models, weights=weights, rounds=rounds, seed=seed, profile=profile,
         out=out, data_root=data_root, cache=cache, device=device, devices=devices, precision=precision, fused=fused,
         state_budget=state_budget, secure=secure, metric=metric, pretrained=pretrained,
-        checkpoint_every=checkpoint_every,
+        checkpoint_every=checkpoint_every, compress=compress,
     )  # fmt: skip
     settings = parse_settings(set_)
     if attack is not None or attackers is not None:

@@ -119,6 +119,7 @@ def sweep(
     precision: o.Precision = None,
     fused: o.Fused = False,
     checkpoint_every: o.CheckpointEvery = None,
+    compress: o.Compress = None,
     set_: o.Set = None,
     style: Format = Style.terminal,
     dry_run: DryRun = False,
@@ -133,7 +134,8 @@ def sweep(
 
     overrides = make_overrides(
         scenario, seeds, set_, rounds=rounds, metric=metric, public=public, models=models, profile=profile,
-        precision=precision, fused=fused, data_root=data_root, device=device, checkpoint_every=checkpoint_every,
+        precision=precision, fused=fused, compress=compress, data_root=data_root, device=device,
+        checkpoint_every=checkpoint_every,
     )  # fmt: skip
     content, name = read_sweep(file), name_of(file)
     folder = out or Path("runs") / (name + overrides.tag)

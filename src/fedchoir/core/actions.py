@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fedchoir.core.activation_checkpointing import release_memory
 from fedchoir.core.aggregation import AggregatorFactory, mean
 from fedchoir.core.robust import corrupted
+from fedchoir.core.wire import compressed_reply
 from fedchoir.payload import Payload, check, declared_by
 from fedchoir.utils.rng import derive, reseed
 
@@ -148,6 +149,7 @@ def perform(client: Client, action: Action) -> list[Payload]:
         _check_outgoing(client, action, payloads)
         if client.hostile:
             payloads = corrupted(payloads, client.settings.attack, client.generator("attack"))
+        payloads = compressed_reply(client, action, payloads)
     return payloads
 
 

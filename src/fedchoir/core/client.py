@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from fedchoir.compression.chain import Compression
 from fedchoir.core.actions import PublicBatch
 from fedchoir.core.batches import Companions, PrivateBatches, PublicView, Source
 from fedchoir.core.client_model import ClientModel
@@ -66,6 +67,7 @@ class Client(ClientModel):
         self.round_was_read = False
         self.phase = ""
         self.hostile = False  # a simulated attacker
+        self.compression = Compression()  # of what it sends and receives
         self.secure_random: SecureRandom | None = None  # at a real site: draws for DP come from the operating system
         self.noisy_releases = 0  # payloads with noise that this object has made
         self.memory = Memory()

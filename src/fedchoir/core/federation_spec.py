@@ -37,6 +37,7 @@ class FederationSpec:
     metric: str = "accuracy"  # the headline metric
     held_out: str | None = None  # a test set of a domain that no client has
     joins: tuple[int, ...] = ()  # each client's first round, from 0; empty: all take part from the start
+    compress: str = ""  # how payloads are compressed (`fedchoir.compression.chain`); empty: not at all
 
     @cached_property
     def homogeneous(self) -> bool:

@@ -18,7 +18,7 @@ def secure_exchange(
 ) -> SecureExchange:
     """Exchanges whose payloads only become visible as a mean. They need the extra ``privacy``."""
     clients = method.spec.clients
-    check_secure(type(method), method.params, len(clients))
+    check_secure(type(method), method.params, len(clients), method.spec.compress)
     if why := method.models_prevent_sums():
         raise UsageError(f"secure = true is not possible with {method.name} and these models: {why}")
     try:

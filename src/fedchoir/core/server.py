@@ -22,6 +22,7 @@ from fedchoir.core.result import Event
 from fedchoir.core.robust import defended
 from fedchoir.core.scores import Detail, Evaluation
 from fedchoir.core.secure_setup import secure_exchange
+from fedchoir.core.wire import Downlink
 from fedchoir.privacy.dp import epsilon
 from fedchoir.utils.errors import UsageError
 
@@ -67,6 +68,7 @@ class Server:
         self.notes: list[str] = []  # for the result
         self.stale = 0  # evaluated rounds since a client last improved on its validation share
         self._pending: list[PendingRound] = []
+        self._downlink = Downlink(method.spec.compress)
         self._secure = secure_exchange(method, engine, secure, quorum, folder) if secure else None
 
     @property
@@ -114,7 +116,10 @@ class Server:
 
     def snapshot(self) -> checkpoint.Snapshot:
         """What a checkpoint of the last round holds. Its states must be read before the next round."""
-        states = chain(self.engine.states(), [("server", self.method.server)])
+        own = {"server": self.method.server}
+        if self._downlink.chain is not None:
+            own["downlink"] = dict(self._downlink.residuals)
+        states = chain(self.engine.states(), own.items())
         pending = [asdict(pending) for pending in self._pending]
         facts = {"round": self.next_round - 1, "pending": pending, "stale": self.stale}
         return checkpoint.Snapshot(self.next_round - 1, states, facts, self._base)
@@ -134,6 +139,8 @@ class Server:
         self._base = saved
         self.engine.load(lambda name: checkpoint.load(saved, name))
         self.method.server = checkpoint.load(saved, "server")
+        if self._downlink.chain is not None:
+            self._downlink.residuals = checkpoint.load(saved, "downlink")
         facts = checkpoint.facts(saved)
         self.next_round, self.stale = int(facts["round"]) + 1, int(facts.get("stale", 0))
         self._pending = [PendingRound.read(pending) for pending in facts.get("pending", [])]
@@ -197,7 +204,7 @@ class Server:
                 action = script.send(aggregated)
             except StopIteration:
                 break
-            waiting.append(action)
+            waiting.append(self._downlink.compressed(action))
             aggregated = None
             if isinstance(action, Exchange):
                 aggregated = self._exchange(waiting, action, clients, index, stats)

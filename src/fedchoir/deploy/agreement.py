@@ -41,6 +41,7 @@ class Agreement:
     metric: str = "accuracy"
     models: tuple[str | None, ...] = ()  # by site, as messages name them; None where the file leaves a model open
     classes: tuple[str, ...] | None = None  # None where the file leaves them to the sites
+    compress: str = ""
 
     @classmethod
     def read(cls, path: Path) -> Agreement:
@@ -52,7 +53,7 @@ class Agreement:
         return cls(
             federation.method, plan.params.model_dump(mode="json"), public_options(plan), federation.rounds,
             federation.seed, federation.secure, tuple(site.name for site in federation.sites), federation.metric,
-            tuple(site.public_model for site in federation.sites), federation.classes,
+            tuple(site.public_model for site in federation.sites), federation.classes, federation.compress or "",
         )  # fmt: skip
 
     def check_request(self, request: InfoHeader) -> None:
@@ -81,6 +82,7 @@ class Agreement:
         for name, asked, agreed in (
             ("rounds", spec.rounds, self.rounds), ("seed", spec.seed, self.seed), ("sites", sites, self.sites),
             ("metric", spec.metric, self.metric), ("classes", spec.classes, classes),
+            ("compress", spec.compress, self.compress),
             ("joins", spec.joins, ()), ("held_out", spec.held_out, None), ("top_k", spec.top_k, 1),
         ):  # fmt: skip
             if asked != agreed:

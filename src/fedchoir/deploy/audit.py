@@ -46,6 +46,8 @@ class AuditLog:
         """What leaves with a reply. ``masked``: the number of sites in the secure sum; 0 without one."""
         summary = summarise(payloads)
         sent = [describe(one) for one in summary] or ["no payload"]
+        if travelling := sum(payload.wire.nbytes for payload in payloads if payload.wire is not None):
+            sent.append(f"compressed to {readable_bytes(travelling)}")
         if masked:
             sent.append(f"masked: the server sees the sum over {masked} sites")
         sent.append("losses and accuracies" if metrics else "no losses or accuracies")

@@ -62,6 +62,7 @@ class FederationFile(BaseModel):
     secure: Secure = Field(
         False, description="true: the server sees only means of payloads; strict: even if it lies about who replied"
     )
+    compress: str | None = Field(None, description="compression of payloads, such as int8+zstd; default: none")
     classes: tuple[str, ...] | None = Field(None, description="class names; default: those of the sites")
     out: Path = Field(Path("run"), description="folder of the run")
     settings: dict[str, Any] = Field(default_factory=dict, description="options of the method")
@@ -108,11 +109,11 @@ class FederationFile(BaseModel):
         if method.needs_public and self.public is None:
             raise UsageError(f"public is missing: {self.method} needs a public set that every site has")
         if self.secure:
-            check_secure(method, params, len(self.sites))
+            check_secure(method, params, len(self.sites), self.compress or "")
         experiment = Experiment(
             method=self.method, scenario="federation", public=self.public, rounds=self.rounds, seed=self.seed,
             profile=self.profile, metric=self.metric, quorum=self.quorum, secure=self.secure, out=self.out,
-            settings=self.settings,
+            compress=self.compress, settings=self.settings,
         )  # fmt: skip
         return Plan(
             experiment=experiment,

@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,8 +19,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from fedchoir.compression.chain import parse
 from fedchoir.core.actions import Action, Exchange
-from fedchoir.core.exchange import Reply
+from fedchoir.core.exchange import Reply, state_shapes
 from fedchoir.core.federation_spec import ClientInfo
 from fedchoir.core.scores import Detail, Evaluation
 from fedchoir.deploy.received import received_digest
@@ -27,7 +29,7 @@ from fedchoir.deploy.reply_journal import ReplyJournal
 from fedchoir.engines.headers import MessageError
 from fedchoir.engines.messages import Envelope, pack_action, pack_spec, unpack_action, unpack_reply
 from fedchoir.methods.base import Method
-from fedchoir.payload import Payload, state_payload
+from fedchoir.payload import Payload, PayloadError, check, declared_by, state_payload
 from fedchoir.utils.errors import UsageError
 
 KEY_SECONDS = 60.0  # deadline of messages about keys: replying to one takes a site no training
@@ -172,7 +174,7 @@ class FlowerEngine:
                 envelopes[k].header["masking"] = request
         missing = ((k, why) for k, why in before.items() if k in work)
         for k, received in chain(missing, self._transport.deliver(envelopes)):
-            reply = self._reply(k, received)
+            reply = self._reply(k, received, work[k])
             if reply.error:
                 self._failed[k] = reply.error
                 self._requeue_steps(k, work[k])
@@ -203,17 +205,27 @@ class FlowerEngine:
         envelope.header["work"] = [item.pack(envelope, client) for item in work]
         return envelope
 
-    def _reply(self, client: int, reply: Envelope | str) -> Reply:
+    def _reply(self, client: int, reply: Envelope | str, work: Sequence[Work]) -> Reply:
         if isinstance(reply, str):
             return Reply(client, error=reply)
         try:
-            payloads, deferred, seconds = unpack_reply(reply)
+            check = partial(self._check_entries, client, work[-1].action)
+            payloads, deferred, seconds = unpack_reply(reply, str(parse(self.method.spec.compress).up or ""), check)
         except MessageError as error:
             return Reply(client, error=str(error))
         for phase, value in seconds.items():
             if phase in self.seconds:
                 self.seconds[phase] += value
         return Reply(client, payloads, deferred=deferred, keys=_keys(reply))
+
+    def _check_entries(self, client: int, action: Action | None, place: int, entries: Payload) -> None:
+        """Raise `PayloadError` unless the entries that a compressed payload lists are the declared ones."""
+        if not isinstance(action, Exchange) or place >= (len(action.batches) or 1):
+            raise PayloadError("more payloads than were asked for")
+        model, modules = state_shapes(self.method, action.function, client)
+        local = action.batches[place].dims if action.batches else {}
+        dims = {**self.method.spec.dims, **action.dims, **local}
+        check(entries, declared_by(action.function), dims, model, modules=modules, finite=False)
 
     def _requeue_steps(self, client: int, work: Sequence[Work]) -> None:
         """Queue the steps that a client missed. Exchanges and evaluations that it missed are dropped."""

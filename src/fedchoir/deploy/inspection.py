@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from fedchoir import methods
+from fedchoir.compression.chain import parse
+from fedchoir.compression.wire import sizes as compressed_sizes
 from fedchoir.core.exchange import state_shapes
 from fedchoir.core.federation_spec import ClientInfo, FederationSpec
 from fedchoir.core.script import ActionName, action_sequences
+from fedchoir.core.wire import uplink_traits
 from fedchoir.deploy.config import OWN, FederationFile
 from fedchoir.deploy.site_data import LocalSite
 from fedchoir.methods.base import Method
-from fedchoir.payload import KEPT, MODEL, MODULE, Payload, declared_by, zero_payload
+from fedchoir.payload import KEPT, MODEL, MODULE, SCALAR_BYTES, Declaration, Payload, declared_by, zero_payload
 from fedchoir.privacy.dp import epsilon
 from fedchoir.utils.input_spec import InputSpec
 from fedchoir.utils.sizes import readable_bytes
@@ -47,6 +51,7 @@ class Sent:
     kind: str  # a key of `REVEALS`
     shape: str
     bytes: int
+    at_most: bool = False  # the number of bytes depends on the values
 
 
 def method_of(
@@ -67,7 +72,7 @@ def method_of(
     clients = tuple(ClientInfo(site.name, site.model or model, ASSUMED_TRAIN, 1, OWN) for site in federation.sites)
     spec = FederationSpec(
         classes=federation.classes or tuple(classes), clients=clients, rounds=plan.rounds,
-        seed=plan.experiment.seed, public_size=public_size, inputs=inputs,
+        seed=plan.experiment.seed, public_size=public_size, inputs=inputs, compress=federation.compress or "",
     )  # fmt: skip
     return methods.get(federation.method)(params, spec)
 
@@ -100,22 +105,52 @@ def _sent(method: Method, action: ActionName, index: int) -> Iterator[Sent]:
     function = getattr(method, action.function)
     declared = declared_by(function)
     model, modules = state_shapes(method, function, index)
-    dims = {**method.spec.dims, **method.dims, **dict(action.dims)}
+    free = method.largest_dims
+    dims = {**free, **method.spec.dims, **method.dims, **dict(action.dims)}
     for batch in action.batches or (None,):
         own = dims | ({"B": batch[-1]} if batch else {})
         payload = zero_payload(declared, own, model, modules)
-        for name, shape in declared.items():
-            if shape == KEPT:
-                continue
+        sizes = _sizes(method, function, payload, repeats=batch is None)
+        for name, (first, shape) in _described(declared, free).items():
             part = payload.only(name)
-            kind = _kind(shape, bool(batch), name in method.with_private_statistics)
+            kind = _kind(first, shape, bool(batch), name in method.with_private_statistics)
             if name in method.synthetic_samples:
                 kind = "synthetic samples"
-            yield Sent(action.function, name, kind, _shape(part, name), part.nbytes)
+            if name == first:
+                size = sum(sizes[entry] for entry in [*part, *part.scalars])
+                yield Sent(action.function, name, kind, _shape(part, name), size, _zstd(method))
+            else:
+                text = f"{len(part)} tensors, whose sizes depend on the values"
+                yield Sent(action.function, name, kind, text, part.nbytes, at_most=True)
 
 
-def _kind(shape: str, public: bool, private: bool) -> str:
-    if shape in (MODEL, MODULE):
+def _described(declared: Declaration, free: Mapping[str, int]) -> dict[str, tuple[str, str]]:
+    """What is described as one thing, with its first entry and that one's declaration. Entries of a state dict that
+    has free dimensions belong together: only their sum is known."""
+    sent = {name: shape for name, shape in declared.items() if shape != KEPT}
+    open_roots = {name.partition("/")[0] for name, shape in sent.items() if any(s in free for s in shape.split())}
+    together: dict[str, tuple[str, str]] = {}
+    for name, shape in sent.items():
+        root = name.partition("/")[0]
+        together.setdefault(root if root in open_roots else name, (name, shape))
+    return together
+
+
+def _sizes(method: Method, function: Callable[..., Any], payload: Payload, *, repeats: bool) -> dict[str, int]:
+    """Bytes that travel of every entry: the most, if zstd packs them."""
+    chain, scalars = parse(method.spec.compress).up, dict.fromkeys(payload.scalars, SCALAR_BYTES)
+    if chain is None:
+        return {**{name: t.nbytes for name, t in payload.items()}, **scalars}
+    return {**compressed_sizes(payload, chain, uplink_traits(function, repeats=repeats)), **scalars}
+
+
+def _zstd(method: Method) -> bool:
+    chain = parse(method.spec.compress).up
+    return chain is not None and chain.zstd
+
+
+def _kind(name: str, shape: str, public: bool, private: bool) -> str:
+    if shape in (MODEL, MODULE) or "/" in name:  # an entry of a state dict
         return "weights"
     if public:
         return "public outputs with private statistics" if private else "public outputs"
@@ -148,7 +183,11 @@ def describe_federation(federation: FederationFile, method: Method) -> Iterator[
         yield from _describe_round("in the first round", rounds[0])
     yield from _describe_round("in every round" if rounds[0] == rounds[-1] else "in a later round", rounds[-1])
     total = sum(sent.bytes for sent in _all(rounds))
-    yield f"  in the whole run: {readable_bytes(total)} of payloads" if total else "  in the whole run: no payload"
+    most = "at most " if any(sent.at_most for sent in _all(rounds)) else ""
+    yield (
+        f"  in the whole run: {most}{readable_bytes(total)} of payloads" if total else "  in the whole run: no payload"
+    )
+    yield from _describe_compression(method)
     yield f"  {_metrics(federation, method)}"
     yield ""
     yield "Who can see it"
@@ -170,11 +209,21 @@ def describe_federation(federation: FederationFile, method: Method) -> Iterator[
     yield from (f"  {line}" for line in _protections(federation, method))
 
 
+def _describe_compression(method: Method) -> Iterator[str]:
+    chains = parse(method.spec.compress)
+    if chains.up is not None:
+        yield f"  compressed with {chains.up}: the sizes above are those that travel; it hides nothing"
+    if chains.down is not None:
+        yield f"  what the server sends is compressed with {chains.down}"
+
+
 def _describe_round(when: str, sent: list[Sent]) -> Iterator[str]:
     yield f"  {when}:" + ("" if sent else " no payload")
     for one, times in Counter(sent).items():
         each = f"{times} times " if times > 1 else ""
-        yield f"    {one.exchange}: {one.name}, {each}{one.shape}, {readable_bytes(times * one.bytes)} ({one.kind})"
+        most = "at most " if one.at_most else ""
+        size = f"{most}{readable_bytes(times * one.bytes)}"
+        yield f"    {one.exchange}: {one.name}, {each}{one.shape}, {size} ({one.kind})"
 
 
 def _all(rounds: list[list[Sent]]) -> Iterator[Sent]:

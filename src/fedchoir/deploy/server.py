@@ -155,6 +155,7 @@ def register_sites(
         public_size=first.public.size if first.public else 0,
         inputs=first.inputs.spec(),
         metric=plan.experiment.metric,
+        compress=plan.experiment.compress or "",
     )
 
 

@@ -4,10 +4,12 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
+from fedchoir.compression.chain import parse
 from fedchoir.core.federation_spec import FederationSpec
 from fedchoir.core.metrics import METRICS, MetricName
 from fedchoir.core.scores import Detail
 from fedchoir.payload import LARGEST
+from fedchoir.utils.errors import UsageError
 
 MAX_ROUNDS = 10**6
 MAX_CLIENTS = 10**4
@@ -159,6 +161,10 @@ def unpack_spec(packed: Any) -> FederationSpec:
     ):  # fmt: skip
         if not 0 <= value <= most:
             raise MessageError(f"the description of the federation is malformed: {name} is {value}")
+    try:
+        parse(spec.compress)
+    except UsageError:
+        raise MessageError("the description of the federation is malformed: compress is not a chain") from None
     return spec
 
 

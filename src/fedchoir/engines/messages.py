@@ -12,8 +12,11 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field
+from functools import partial
 from typing import Any
 
+from fedchoir.compression.chain import parse
+from fedchoir.compression.wire import read_payload
 from fedchoir.core.actions import Action, Exchange, PublicBatch, Step
 from fedchoir.core.exchange import DeferredReport
 from fedchoir.core.federation_spec import FederationSpec
@@ -24,6 +27,7 @@ from fedchoir.payload import Payload, PayloadError, check_values
 
 MAX_HEADER = 16 * 2**20
 MAX_BLOB = 2 * 2**30  # bytes of one message, unless a federation sets another limit
+CheckEntries = Callable[[int, Payload], None]
 
 
 @dataclass
@@ -35,7 +39,9 @@ class Envelope:
     shared: dict[int, bytes] = field(
         default_factory=dict, repr=False
     )  # serialized payloads, by id, of several messages
+    limit: int = MAX_BLOB  # bytes that its compressed payloads may have together when they are unpacked
     _known: dict[str, int] = field(default_factory=dict, repr=False)
+    _unpacked: dict[int, Payload] = field(default_factory=dict, repr=False)  # compressed payloads, by number
 
     def add(self, payload: Payload) -> int:
         """Add a payload and return its number."""
@@ -53,17 +59,32 @@ class Envelope:
             self.blobs.append(raw)
         return self._known[key]
 
-    def get(self, number: Any, *, finite: bool = False) -> Payload:
-        """A payload by its number. ``finite``: refuse numbers that would ruin a model."""
+    def get(
+        self,
+        number: Any,
+        *,
+        finite: bool = False,
+        chain: str | None = None,
+        check: Callable[[Payload], None] = lambda payload: None,
+    ) -> Payload:
+        """A payload by its number. ``finite``: refuse numbers that would ruin a model. ``chain`` and ``check``: as in
+        `read_payload`."""
         if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < len(self.blobs):
             raise MessageError(f"there is no payload {number!r} in a message with {len(self.blobs)}")
         try:
-            payload = Payload.from_bytes(self.blobs[number])
+            payload = self._unpacked.get(number) or self._read(number, chain, check)
             if finite:
                 check_values(payload)
             return payload
         except PayloadError as error:
             raise MessageError(str(error)) from None
+
+    def _read(self, number: int, chain: str | None, check: Callable[[Payload], None]) -> Payload:
+        left = self.limit - sum(t.nbytes for payload in self._unpacked.values() for t in payload.values())
+        payload = read_payload(self.blobs[number], left, chain=chain, check=check)
+        if payload.wire is not None:
+            self._unpacked[number] = payload  # named twice, it is unpacked once
+        return payload
 
     @property
     def size(self) -> int:
@@ -84,7 +105,7 @@ class Envelope:
             raise MessageError(f"the header is not JSON: {error}") from None
         if not isinstance(header, dict):
             raise MessageError("the header is not an object")
-        return cls(header, list(blobs))
+        return cls(header, list(blobs), limit=limit)
 
 
 def _refuse_constant(name: str) -> None:
@@ -122,7 +143,8 @@ def unpack_action(envelope: Envelope, packed: Mapping[str, Any], method: Method,
     header = validated(ActionHeader, packed, "the action")
     function = function_of(method, header.name)
     batches = tuple(PublicBatch(*batch) for batch in header.batches)
-    received = _unpack_received(envelope, header.received, finite)
+    chain = str(parse(method.spec.compress).down or "")
+    received = _unpack_received(envelope, header.received, {"finite": finite, "chain": chain})
     if header.kind == "exchange":
         if not hasattr(function, "__sends__"):
             raise MessageError(f"{header.name} of {method.name} sends nothing: it is not an exchange")
@@ -130,16 +152,16 @@ def unpack_action(envelope: Envelope, packed: Mapping[str, Any], method: Method,
     return Step(function, batches, received)
 
 
-def _unpack_received(envelope: Envelope, packed: Any, finite: bool, depth: int = 0) -> Any:
+def _unpack_received(envelope: Envelope, packed: Any, read: Mapping[str, Any], depth: int = 0) -> Any:
     if depth > 2:
         raise MessageError("the action is malformed: received is nested too deeply")
     if isinstance(packed, dict):
         if not all(re.fullmatch(r"[0-9]{1,9}", k) for k in packed):
             raise MessageError("the action is malformed: received has a key that is not the number of a client")
-        return {int(k): _unpack_received(envelope, item, finite, depth + 1) for k, item in packed.items()}
+        return {int(k): _unpack_received(envelope, item, read, depth + 1) for k, item in packed.items()}
     if isinstance(packed, list):
-        return [_unpack_received(envelope, item, finite, depth + 1) for item in packed]
-    return None if packed is None else envelope.get(packed, finite=finite)
+        return [_unpack_received(envelope, item, read, depth + 1) for item in packed]
+    return None if packed is None else envelope.get(packed, **read)
 
 
 def function_of(method: Method, name: Any) -> Callable[..., Any]:
@@ -163,10 +185,20 @@ def pack_reply(
     return envelope
 
 
-def unpack_reply(envelope: Envelope) -> tuple[list[Payload], dict[int, DeferredReport], dict[str, float]]:
-    """Payloads, reports and seconds of a client's reply."""
+def unpack_reply(
+    envelope: Envelope, chain: str | None = None, check: CheckEntries = lambda place, payload: None
+) -> tuple[list[Payload], dict[int, DeferredReport], dict[str, float]]:
+    """Payloads, reports and seconds of a client's reply.
+
+    Args:
+        chain: the agreed chain of what clients send; empty: none; None: any.
+        check: raises `PayloadError` unless the n-th payload has the declared entries. It is called before a compressed
+            payload is unpacked.
+    """
     header = validated(ReplyHeader, envelope.header, "the reply")
-    payloads = [envelope.get(number) for number in header.payloads]
+    payloads = [
+        envelope.get(number, chain=chain, check=partial(check, place)) for place, number in enumerate(header.payloads)
+    ]
     deferred = {
         int(index): DeferredReport(
             report.report, None if report.evaluation is None else Evaluation.read(report.evaluation.model_dump())

@@ -15,6 +15,7 @@ from fedchoir import methods
 from fedchoir.core.eligibility import Secure
 from fedchoir.core.metrics import MetricName
 from fedchoir.core.settings import Settings
+from fedchoir.core.wire import check_compression
 from fedchoir.data.options import DataOptions
 from fedchoir.data.protocol import check_protocol
 from fedchoir.data.registry import ScenarioInfo
@@ -72,6 +73,9 @@ class Experiment(Options):
     secure: Secure = Field(
         False, description="secure aggregation; strict: also against a server that lies about who takes part"
     )
+    compress: str | None = Field(
+        None, description="compression of payloads, such as int8+zstd or topk:0.1+fp16 (docs: compression)"
+    )
     out: Path | None = Field(None, description="folder of the run; default: runs/SCENARIO-METHOD-PROFILE-seedN")
     settings: dict[str, Any] = Field(default_factory=dict, description="options of the method (--set)")
 
@@ -87,6 +91,12 @@ class Experiment(Options):
     @classmethod
     def _split(cls, value: Any) -> Any:
         return split_names(str(value) if isinstance(value, int) else value)
+
+    @field_validator("compress")
+    @classmethod
+    def _known_stages(cls, value: str | None) -> str | None:
+        check_compression(value or "")
+        return value or None
 
     @field_validator("state_budget", mode="before")
     @classmethod

@@ -84,4 +84,5 @@ def make_spec(plan: Plan, scenario: Scenario, public: PublicSet | None) -> Feder
         metric=plan.experiment.metric,
         held_out=plan.params.held_out,
         joins=first_rounds(plan.params, scenario),
+        compress=plan.experiment.compress or "",
     )

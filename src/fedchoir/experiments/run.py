@@ -144,6 +144,7 @@ def run_on_engine(
         "method": experiment.method, "profile": experiment.profile, "scenario": experiment.scenario,
         "public": plan.public, "seed": experiment.seed, "settings": plan.params.model_dump(mode="json"),
         "precision": experiment.precision, "fused": experiment.fused,
+        **({"compress": experiment.compress} if experiment.compress else {}),
     }  # fmt: skip
     with locked(out):
         if not (out / "experiment.toml").exists():

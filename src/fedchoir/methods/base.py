@@ -46,6 +46,11 @@ class Method:
     """Payloads about public samples that also hold numbers computed from private samples, such as accuracies."""
     synthetic_samples: ClassVar[frozenset[str]] = frozenset()
     """Payloads that hold synthetic samples made of private ones. A site's policy can forbid them."""
+    symmetric: ClassVar[frozenset[str]] = frozenset()
+    """Payload entries that are symmetric matrices: n×n, or n×(n−1) without the diagonal. Compression sends one half."""
+    changes: ClassVar[frozenset[str]] = frozenset()
+    """Payload entries whose values add up over the rounds, such as updates of weights: what top-k leaves out of them
+    is sent later."""
     evaluates_per_client: ClassVar[bool] = False
     """Whether a global model's score depends on the client, so that every client must evaluate it."""
     begins_with_global: ClassVar[bool] = False
@@ -157,6 +162,11 @@ class Method:
     @property
     def dims(self) -> dict[str, int]:
         """The method's own dimensions in payload declarations."""
+        return {}
+
+    @property
+    def largest_dims(self) -> dict[str, int]:
+        """Dimensions that depend on values, with the sizes at which a payload is largest."""
         return {}
 
     def server_metrics(self) -> dict[str, Any]:

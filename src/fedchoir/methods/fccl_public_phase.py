@@ -32,6 +32,7 @@ class FCCLPublicPhase(PreviousTeacher):
 
     Params = FCCLPublicParams
     params: FCCLPublicParams
+    symmetric = frozenset({"similarity"})
 
     def public_transform(self, client: Client) -> Recolor | None:
         """A random change of the public images, equal for all clients; None: no change."""

@@ -112,6 +112,12 @@ class FedKD(Method):
     def declared(self) -> dict[str, str]:
         return declared_update(self.mentee_state)
 
+    @property
+    def largest_dims(self) -> dict[str, int]:
+        """Every matrix whole: factors are sent only where they are smaller."""
+        free = {size for shape in self.declared().values() for size in shape.split(":")[0].split() if size[0].islower()}
+        return {size: int(size.startswith("n")) for size in free}
+
     @sends(declared)
     def upload_mentee(self, client: Client) -> Payload:
         """Updates of the weight matrices since the start of the round, and the other tensors."""

@@ -30,6 +30,7 @@ class FedNova(ServerModel):
     title = "FedAvg of updates normalised by the local steps"
     paper = "Wang et al., NeurIPS 2020"
     streams = {"upload_update": "contribute"}  # frozen stream name
+    changes = frozenset({"update"})
 
     def round(self, r: Round) -> Script:
         yield Step(self.download, received=Payload(self.server))

@@ -40,6 +40,7 @@ class Scaffold(ServerModel):
     paper = "Karimireddy et al., ICML 2020"
     Params = ScaffoldParams
     params: ScaffoldParams
+    changes = frozenset({"control"})
 
     def setup(self) -> Script:
         yield from super().setup()

@@ -165,6 +165,7 @@ def delta(row: Row, group_rows: Iterable[Row], scope: str) -> float | None:
 def _identity(result: Result) -> str:
     """Everything that defines a run except its seed."""
     facts = {"settings": result.settings, "precision": result.precision, "label": extra(result, "label")}
+    facts |= {"compress": found} if (found := extra(result, "compress")) else {}
     return json.dumps([result.method, result.profile, result.public, facts], sort_keys=True)
 
 
@@ -209,4 +210,5 @@ def label_of(result: Result, in_group: Sequence[Result]) -> str:
     differing = {k for r in variants for k in result.settings if r.settings.get(k) != result.settings[k]}
     words += [f"{k}={result.settings[k]}" for k in sorted(differing - DATA)]
     words += [f"{k}={getattr(result, k)}" for k in ("public", "precision") if len({getattr(r, k) for r in same}) > 1]
+    words += [f"compress={extra(result, 'compress')}"] if len({extra(r, "compress") for r in same}) > 1 else []
     return " ".join(words)

@@ -8,6 +8,7 @@ from itertools import chain
 import torch
 from torch import nn
 
+from fedchoir.compression.chain import parse
 from fedchoir.core.activation_checkpointing import limit_activations
 from fedchoir.core.batches import PublicView
 from fedchoir.core.class_weights import balanced_weights
@@ -77,6 +78,7 @@ def new_client(
         modules=modules.auxiliary, device=device, precision=precision,
     )  # fmt: skip
     client.hostile = hostile
+    client.compression = parse(spec.compress)
     if params.class_weights == "balanced":
         client.class_weights = balanced_weights(client.class_counts())
     if params.dp_noise:
