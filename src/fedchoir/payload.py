@@ -54,12 +54,11 @@ class Payload(Mapping[str, Tensor]):
         tensors: Mapping[str, Tensor] | None = None,
         *,
         scalars: Mapping[str, float] | None = None,
-        wire: Wire | None = None,
         **named: Tensor,
     ) -> None:
-        self.wire = wire
         self._tensors = {name: t.detach() for name, t in {**(tensors or {}), **named}.items()}
         self.scalars: dict[str, float] = {name: float(v) for name, v in (scalars or {}).items()}
+        self.wire: Wire | None = None
 
     def __getitem__(self, name: str) -> Tensor:
         return self._tensors[name]

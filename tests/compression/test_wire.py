@@ -18,7 +18,7 @@ from fedchoir.compression import entropy
 from fedchoir.compression.chain import parse
 from fedchoir.compression.wire import Residuals, Traits, compressed, read_payload, sizes
 from fedchoir.losses import instance_similarity
-from fedchoir.payload import Payload, PayloadError, check
+from fedchoir.payload import Payload, PayloadError, check, metadata
 
 LIMIT = 10**6
 TRAITS = {"similarity": Traits(symmetric=True, sparse=True), "logits": Traits(sparse=True)}
@@ -69,6 +69,19 @@ def test_the_receiver_has_the_numbers_of_the_sender_bit_by_bit(text: str) -> Non
     assert received.nbytes == sent.nbytes < payload.nbytes
     for name in ("owned", "counts", "mask"):  # masks and counts are not rounded
         assert torch.equal(received[name], payload[name])
+
+
+def test_equal_payloads_are_equal_bytes() -> None:
+    """A site that is asked again compares the bytes, and a resumed server has its state dicts in another order."""
+    payload = example()
+    turned = Payload(dict(reversed(list(payload.items()))), scalars=payload.scalars)
+    assert len({send(p, "int8+zstd").to_bytes() for p in [payload, turned] * 10}) == 1
+
+
+def test_zstd_where_the_chain_has_none_is_refused() -> None:
+    content, layout = taken_apart(send(example(), "int8+zstd").to_bytes())
+    with pytest.raises(PayloadError, match="its chain does not have"):
+        read_payload(put_together(content, {**layout, "chain": "int8"}), LIMIT)
 
 
 @pytest.mark.parametrize("text", CHAINS)
@@ -168,23 +181,25 @@ def read(raw: bytes, limit: int = LIMIT) -> Payload:
     return read_payload(raw, limit, chain="int8+zstd", check=declared)
 
 
-def parts(raw: bytes) -> tuple[bytes, dict[str, str]]:
-    header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])["__metadata__"]
-    return safetensors.torch.load(raw)["content"].numpy().tobytes(), header
+Layout = dict[str, Any]
 
 
-def changed(edit: Callable[[bytes, dict[str, str]], tuple[bytes, dict[str, str]]]) -> bytes:
-    """An honest payload, changed by a hostile sender."""
-    content, header = edit(*parts(send(example(), "int8+zstd").to_bytes()))
+def taken_apart(raw: bytes) -> tuple[bytes, Layout]:
+    return safetensors.torch.load(raw)["content"].numpy().tobytes(), json.loads(metadata(raw)["compressed"])
+
+
+def put_together(content: bytes, layout: Layout) -> bytes:
     tensor = torch.tensor(list(content), dtype=torch.uint8)
-    return safetensors.torch.save({"content": tensor}, metadata=header)
+    return safetensors.torch.save({"content": tensor}, metadata={"compressed": json.dumps(layout)})
 
 
-def with_entries(**entries: Any) -> Callable[[bytes, dict[str, str]], tuple[bytes, dict[str, str]]]:
-    def edit(content: bytes, header: dict[str, str]) -> tuple[bytes, dict[str, str]]:
-        return content, {**header, "entries": json.dumps({**json.loads(header["entries"]), **entries})}
+def changed(edit: Callable[[bytes, Layout], tuple[bytes, Layout]]) -> bytes:
+    """An honest payload, changed by a hostile sender."""
+    return put_together(*edit(*taken_apart(send(example(), "int8+zstd").to_bytes())))
 
-    return edit
+
+def with_entries(**entries: Any) -> Callable[[bytes, Layout], tuple[bytes, Layout]]:
+    return lambda content, layout: (content, {**layout, "entries": {**layout["entries"], **entries}})
 
 
 def bomb(size: int, *, known: bool = True) -> bytes:
@@ -215,7 +230,7 @@ def test_a_bomb_is_refused_without_unpacking_it(known: bool, monkeypatch: pytest
 
 def test_a_bomb_that_lies_about_its_size_is_not_unpacked_beyond_it() -> None:
     """The header of the frame states the declared size, its blocks hold 300 MB."""
-    content, _ = parts(send(example(), "int8+zstd").to_bytes())
+    content, _ = taken_apart(send(example(), "int8+zstd").to_bytes())
     size = zstandard.get_frame_parameters(content).content_size
     inside = bomb(BOMB)
     honest = zstandard.ZstdCompressor(write_content_size=True).compress(bytes(size))
@@ -233,7 +248,7 @@ def test_truncated_frames(cut: int) -> None:
 
 
 def test_corrupted_frames_are_refused_or_have_the_declared_shapes() -> None:
-    content, _ = parts(send(example(), "int8+zstd").to_bytes())
+    content, _ = taken_apart(send(example(), "int8+zstd").to_bytes())
     refused = 0
     for place in [*range(0, 40), *range(40, len(content), 101)]:
         broken = content[:place] + bytes([content[place] ^ 0x55]) + content[place + 1 :]
@@ -296,8 +311,7 @@ def test_a_compressed_payload_where_none_was_agreed() -> None:
 def test_a_mask_that_keeps_another_number_is_refused() -> None:
     matrix = Payload(w=torch.randn(64, 64))
     about = Traits(sparse=True)
-    content, header = parts(send(matrix, "topk:0.1", about).to_bytes())
-    forged = b"\xff" * (64 * 64 // 8) + content[64 * 64 // 8 :]
-    raw = safetensors.torch.save({"content": torch.frombuffer(bytearray(forged), dtype=torch.uint8)}, metadata=header)
+    content, layout = taken_apart(send(matrix, "topk:0.1", about).to_bytes())
+    raw = put_together(b"\xff" * (64 * 64 // 8) + content[64 * 64 // 8 :], layout)
     with pytest.raises(PayloadError, match="a mask with 4096 numbers, and the chain keeps 448"):
         read_payload(raw, LIMIT)

@@ -26,7 +26,7 @@ from fedchoir.deploy.inspection import open_method, sent_each_round
 from fedchoir.engines.messages import Envelope, MessageError, pack_reply, unpack_reply
 from fedchoir.experiments.config import make_plan
 from fedchoir.experiments.prepare import prepare
-from fedchoir.payload import Payload
+from fedchoir.payload import Payload, metadata
 from fedchoir.utils.errors import UsageError
 
 WIDE = {"public_batch": 40, "local_epochs": 1}
@@ -139,12 +139,12 @@ Forge = Callable[[Payload], bytes]
 
 def forged(payload: Payload, content: bytes | None = None, **entries: Any) -> bytes:
     raw = payload.to_bytes()
-    header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])["__metadata__"]
-    header["entries"] = json.dumps({**json.loads(header["entries"]), **entries})
+    layout = json.loads(metadata(raw)["compressed"])
+    layout["entries"] |= entries
     kept = safetensors.torch.load(raw)["content"]
-    header |= {} if content is None else {"packed": "zstd"}
+    layout["packed"] |= content is not None
     tensor = kept if content is None else torch.frombuffer(bytearray(content), dtype=torch.uint8)
-    return safetensors.torch.save({"content": tensor}, metadata=header)
+    return safetensors.torch.save({"content": tensor}, metadata={"compressed": json.dumps(layout)})
 
 
 BOMB = zstandard.ZstdCompressor(level=1).compress(bytes(200 * 2**20))

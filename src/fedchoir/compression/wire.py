@@ -13,7 +13,7 @@ from typing import Annotated
 
 import safetensors.torch
 import torch
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from fedchoir.compression import entropy, symmetric
@@ -22,14 +22,14 @@ from fedchoir.compression.coding import Coding
 from fedchoir.payload import SCALAR_BYTES, Payload, PayloadError, Wire, metadata
 from fedchoir.utils.errors import UsageError
 
-CONTENT = "content"
+CONTENT, LAYOUT = "content", "compressed"
 DTYPES = {str(d).removeprefix("torch."): d for d in (
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
     torch.uint8, torch.bool,
 )}  # fmt: skip
 Residuals = MutableMapping[str, Tensor]
 """What compression has left out of entries that repeat, by name."""
-_ENTRIES = TypeAdapter(dict[str, tuple[str, list[Annotated[int, Field(ge=0, le=2**40)]], bool, bool]])
+Size = Annotated[int, Field(ge=0, le=2**40)]
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,42 @@ class Traits:
     sparse: bool = False
     repeats: bool = False
     adds_up: bool = False
+
+
+class Layout(BaseModel):
+    """What the bytes of a compressed payload are: the only field of their header."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    chain: str
+    packed: bool  # by zstd
+    scalars: dict[str, float]
+    entries: dict[str, tuple[str, list[Size], bool, bool]]  # dtype, shape, and the two properties of `Coding`
+
+    @classmethod
+    def read(cls, fields: Mapping[str, str]) -> Layout | None:
+        """The layout in a header; None where the payload is not compressed."""
+        if LAYOUT not in fields:
+            return None
+        try:
+            return cls.model_validate_json(fields[LAYOUT])
+        except (ValidationError, RecursionError):
+            raise PayloadError("the list of entries is malformed") from None
+
+    def codings(self, limit: int) -> dict[str, Coding]:
+        """How every entry travels; `PayloadError` if they would have more than ``limit`` bytes."""
+        chain = _chain(self.chain)
+        codings: dict[str, Coding] = {}
+        for name, (dtype, shape, half, sparse) in self.entries.items():
+            if dtype not in DTYPES or len(shape) > 8 or (half and not symmetric.possible(tuple(shape))):
+                raise PayloadError("the list of entries is malformed")
+            codings[name] = Coding(chain, tuple(shape), DTYPES[dtype], half, sparse)
+        total = sum(coding.nbytes for coding in codings.values())
+        if total > limit:
+            raise PayloadError(f"unpacked it would have {total} bytes, and {limit} are allowed")
+        if self.packed and not chain.zstd:
+            raise PayloadError("packed with zstd, which its chain does not have")
+        return codings
 
 
 def compressed(
@@ -67,14 +103,12 @@ def compressed(
         entries[name] = (dtype, list(tensor.shape), coding.half, coding.sparse)
     plain = b"".join(content)
     frame = entropy.pack(plain) if chain.zstd else plain
-    about_all = {
-        "scalars": json.dumps(payload.scalars), "chain": str(chain), "entries": json.dumps(entries),
-        **({"packed": "zstd"} if len(frame) < len(plain) else {}),
-    }  # fmt: skip
-    sent = min(frame, plain, key=len)
-    raw = safetensors.torch.save({CONTENT: _uint8(sent)}, metadata=about_all)
-    wire = Wire(raw, len(sent) + SCALAR_BYTES * len(payload.scalars))
-    return Payload({name: decoded[name] for name in payload}, scalars=payload.scalars, wire=wire)
+    packed = len(frame) < len(plain)
+    layout = {"chain": str(chain), "packed": packed, "scalars": payload.scalars, "entries": entries}
+    sent = frame if packed else plain
+    # One field: safetensors writes several in any order, and equal payloads must be equal bytes.
+    raw = safetensors.torch.save({CONTENT: _uint8(sent)}, metadata={LAYOUT: json.dumps(layout)})
+    return _on_wire({name: decoded[name] for name in payload}, payload.scalars, raw, len(sent))
 
 
 def read_payload(
@@ -91,27 +125,24 @@ def read_payload(
         chain: the chain that must have been used; empty: none; None: any.
         check: raises `PayloadError` unless the entries are the declared ones. It sees names, shapes and dtypes.
     """
-    about = metadata(raw)
-    used = about.get("chain", "")
+    layout = Layout.read(metadata(raw))
+    used = layout.chain if layout else ""
     if chain is not None and used != chain:
         raise PayloadError(f"compressed with {used or 'nothing'!r:.60}, and the agreed chain is {chain or 'none'!r}")
     outer = Payload.from_bytes(raw)
-    if not used:
+    if layout is None:
         return outer
     if set(outer) != {CONTENT} or outer[CONTENT].dtype != torch.uint8 or outer[CONTENT].dim() != 1:
         raise PayloadError("a compressed payload has one row of bytes and nothing else")
-    codings = _codings(about, limit)
-    check(Payload({n: torch.empty(c.shape, dtype=c.dtype, device="meta") for n, c in codings.items()},
-                  scalars=outer.scalars))  # fmt: skip
-    packed = outer[CONTENT].numpy().tobytes()
+    codings = layout.codings(limit)
+    empty = {name: torch.empty(coding.shape, dtype=coding.dtype, device="meta") for name, coding in codings.items()}
+    check(Payload(empty, scalars=layout.scalars))
+    sent = outer[CONTENT].numpy().tobytes()
     size = sum(coding.size for coding in codings.values())
-    content = entropy.unpack(packed, size) if about.get("packed") == "zstd" and _chain(used).zstd else packed
+    content = entropy.unpack(sent, size) if layout.packed else sent
     if len(content) != size:
         raise PayloadError(f"{len(content)} bytes of content, and its entries need {size}")
-    return Payload(
-        _decoded(content, codings), scalars=outer.scalars,
-        wire=Wire(raw, len(packed) + SCALAR_BYTES * len(outer.scalars)),
-    )  # fmt: skip
+    return _on_wire(_decoded(content, codings), layout.scalars, raw, len(sent))
 
 
 def sizes(payload: Payload, chain: Chain, traits: Callable[[str, Tensor], Traits]) -> dict[str, int]:
@@ -147,24 +178,6 @@ def _with_feedback(tensor: Tensor, coding: Coding, residuals: Residuals, key: st
     return raw, decoded.to(tensor.device)
 
 
-def _codings(about: Mapping[str, str], limit: int) -> dict[str, Coding]:
-    """How every entry travels, as the bytes say it; `PayloadError` if they would be larger than allowed."""
-    chain = _chain(about["chain"])
-    try:
-        entries = _ENTRIES.validate_json(about.get("entries", ""), strict=True)
-    except (ValidationError, RecursionError):
-        raise PayloadError("the list of entries is malformed") from None
-    codings: dict[str, Coding] = {}
-    for name, (dtype, shape, half, sparse) in entries.items():
-        if dtype not in DTYPES or len(shape) > 8 or (half and not symmetric.possible(tuple(shape))):
-            raise PayloadError("the list of entries is malformed")
-        codings[name] = Coding(chain, tuple(shape), DTYPES[dtype], half, sparse)
-    total = sum(coding.nbytes for coding in codings.values())
-    if total > limit:
-        raise PayloadError(f"unpacked it would have {total} bytes, and {limit} are allowed")
-    return codings
-
-
 def _decoded(content: bytes, codings: Mapping[str, Coding]) -> dict[str, Tensor]:
     tensors, place = {}, 0
     for name, coding in codings.items():
@@ -182,6 +195,12 @@ def _chain(text: str) -> Chain:
     if found is None or str(found) != text:
         raise PayloadError("the name of its compression is malformed")
     return found
+
+
+def _on_wire(tensors: Mapping[str, Tensor], scalars: Mapping[str, float], raw: bytes, content: int) -> Payload:
+    payload = Payload(tensors, scalars=scalars)
+    payload.wire = Wire(raw, content + SCALAR_BYTES * len(scalars))
+    return payload
 
 
 def _uint8(content: bytes) -> Tensor:
