@@ -26,11 +26,11 @@ def test_runs_that_differ_only_in_their_seed_form_one_row() -> None:
 
 def test_labels_name_what_differs() -> None:
     others = [
-        fake_result("fccl+", settings={"omega": 1}), fake_result("fccl+", profile="official"),
+        fake_result("fccl+", settings={"omega": 1}), fake_result("fccl+", profile="paper"),
         fake_result("fccl+", seed=7),
     ]  # fmt: skip
     labels = [row.label for row in rows([*three_methods(), *others])]
-    assert sorted(labels) == ["fccl+ fixed omega=1.0", "fccl+ fixed omega=3.0", "fccl+ official", "fedmd", "solo"]
+    assert sorted(labels) == ["fccl+ fixed omega=1.0", "fccl+ fixed omega=3.0", "fccl+ paper", "fedmd", "solo"]
 
 
 def test_runs_with_other_data_models_or_rounds_are_not_compared() -> None:

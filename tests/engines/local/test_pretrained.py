@@ -124,3 +124,15 @@ def test_two_processes_at_once_train_each_model_once(small: Small, tmp_path: Pat
     assert not list((tmp_path / "shared").glob("*.part"))
     found = [json.loads((tmp_path / name / "result.json").read_text())["accuracy"] for name in "ab"]
     assert found[0] == found[1] == run(small("solo", "c", rounds=1, settings={"pretrain_epochs": 4})).accuracy
+
+
+def test_a_run_with_a_process_for_each_device_shares_models_too(
+    small: Small, tmp_path: Path, trained: list[str]
+) -> None:
+    shared: dict[str, Any] = {"rounds": 1, "settings": PRETRAIN, "pretrained": tmp_path / "shared"}
+    two = run(small("solo", "two", **shared, devices=("cpu", "cpu")))
+    files = sorted((tmp_path / "shared").glob("*.safetensors"))
+    assert len(files) == 3
+    one = run(small("solo", "one", **shared))
+    assert one.accuracy == two.accuracy
+    assert trained == []
