@@ -15,6 +15,7 @@ from fedchoir.core.federation_spec import ClientInfo, FederationSpec
 from fedchoir.core.script import action_sequences
 from fedchoir.core.settings import Settings
 from fedchoir.experiments.config import make_params
+from fedchoir.experiments.profiles import not_given
 from fedchoir.methods.base import Method
 from fedchoir.methods.fedbn import FedBN
 from fedchoir.methods.shared_features import SharedFeatures
@@ -149,8 +150,17 @@ def method_page(name: str, cls: type[Method]) -> str:
         payloads(cls),
         equations(cls),
         own_options(name, cls),
+        left_open(name),
     ]
     return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def left_open(name: str) -> str:
+    """Return what the method's paper does not give, and what runs instead."""
+    if not (found := not_given(name)):
+        return ""
+    lines = [f"| {cell(what)} | {cell(ours)} |" for what, ours in found.items()]
+    return "## Not given in the paper\n\n| what | ours |\n|---|---|\n" + "\n".join(lines)
 
 
 def source_of(cls: type) -> str:
