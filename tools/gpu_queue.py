@@ -60,6 +60,7 @@ class Row(Options):
     only: tuple[str, ...] = Field((), description="labels, as with fedchoir sweep --only; default: all")
     seeds: tuple[int, ...] | None = Field(None, description="default: those of the sweep file")
     minutes: float = Field(10.0, gt=0, description="of one run, for the plan")
+    keep: bool = Field(False, description="the last checkpoints of its finished runs travel, too, for figures")
 
 
 class Queue(Options):
@@ -164,13 +165,13 @@ def merge(tasks: Sequence[Task], results: Path) -> dict[str, int]:
 
 def state_files(tasks: Sequence[Task], state: Path) -> Iterator[list[Path]]:
     """What must travel, most valuable first; the files of one list belong together: the small files of all runs, then
-    the last checkpoint of each unfinished run, then the pretrained models."""
+    the last checkpoint of each unfinished run, then those to keep, then the pretrained models."""
     manifests = sorted({task.job.out.parent / "sweep.json" for task in tasks})
     small = [task.job.out / name for task in tasks for name in SMALL_FILES]
     yield [path for path in (*manifests, *small) if path.is_file()]
-    for task in tasks:
+    for task in [*(t for t in tasks if not t.finished), *(t for t in tasks if t.finished and t.row.keep)]:
         folder = task.job.out / "checkpoint"
-        if not task.finished and (newest := latest(folder)):
+        if newest := latest(folder):
             yield [folder / "latest.json", *sorted(path for path in newest.rglob("*") if path.is_file())]
     for path in sorted(state.glob("pretrained/*.safetensors")):
         yield [path]

@@ -6,6 +6,7 @@ import io
 import json
 import subprocess
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -86,6 +87,9 @@ def test_runs_span_stretches_and_machines_with_the_numbers_of_an_unbroken_run(
     assert (record["label"], record["method"]) == ("fccl", "fccl")
     assert (results / "tiny-fccl" / "sweep.toml").exists()
     assert "tiny-fccl: 1 of 1 runs, 0 min left" in plan(tasks)
+    assert not any("checkpoint" in name for _, name in gpu_queue.chosen_state(tasks, state, 1e9))  # all is finished
+    kept = [replace(task, row=task.row.model_copy(update={"keep": True})) for task in tasks]
+    assert any("checkpoint" in name for _, name in gpu_queue.chosen_state(kept, state, 1e9))
 
 
 def test_a_checkpoint_that_does_not_fit_is_left_out_and_named(
