@@ -85,6 +85,7 @@ def test_runs_span_stretches_and_machines_with_the_numbers_of_an_unbroken_run(
     assert merge(tasks, results) == {"tiny-fedmd": 1, "tiny-fccl": 1}
     record = json.loads((results / "tiny-fccl" / "runs.jsonl").read_text())
     assert (record["label"], record["method"]) == ("fccl", "fccl")
+    assert str(tmp_path) not in json.dumps(record)  # nothing about this machine
     assert (results / "tiny-fccl" / "sweep.toml").exists()
     assert "tiny-fccl: 1 of 1 runs, 0 min left" in plan(tasks)
     assert not any("checkpoint" in name for _, name in gpu_queue.chosen_state(tasks, state, 1e9))  # all is finished

@@ -64,7 +64,7 @@ class Overrides:
     @property
     def tag(self) -> str:
         """A suffix for the folder, so that a quick try does not lie in the folder of the real thing."""
-        machine = ("cache", "data_root", "device", "checkpoint_every")
+        machine = ("cache", "data_root", "device", "checkpoint_every", "pretrained")
         shown = {k: v for k, v in self.values.items() if k not in machine} | dict(self.settings)
         scenario = () if self.scenario is None else (Path(self.scenario).name,)
         tag = "".join(f"-{slug(part)}" for part in (*scenario, *(f"{k}={v}" for k, v in shown.items())))

@@ -15,7 +15,7 @@ from fedchoir.core.result import read_events
 from fedchoir.reporting.store import STORE, Record, extra, find_results, pack_events, read_records, write_records
 from fedchoir.utils.errors import UsageError
 
-MACHINE = ("cache", "data_root", "out")
+MACHINE = ("cache", "data_root", "out", "pretrained")
 """Fields of an experiment that describe the machine it ran on."""
 
 
