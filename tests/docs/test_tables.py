@@ -75,14 +75,14 @@ def both(numbers: Numbers, section: str, row: str) -> str:
 
 def test_summary_of_choir(numbers: Numbers) -> None:
     labels = ("fccl+", "fccl+, affine + recolor", "choir-v1", "choir-v1, shared model")
-    found = tables_of(ROOT / "docs" / "choir.md")[0]
+    found = tables_of(ROOT / "docs" / "choir-v1.md")[0]
     assert found.header[1:] == ["Digits", "Office-Caltech"]
     for (name, *row), known in zip(found.rows, labels, strict=True):
         assert row == [both(numbers, section, known) for section in ("digits", "office-caltech")], name
 
 
 def test_shared_models_of_choir(numbers: Numbers) -> None:
-    found = table("docs/choir.md", "Choir with the small model as shared model")
+    found = table("docs/choir-v1.md", "Choir with the small model as shared model")
     labels = (
         "choir-v1", "solo, one small model, affine + recolor", AVERAGED, f"{AVERAGED}, locally fine-tuned",
         "choir-v1, shared model",
