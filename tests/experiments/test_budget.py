@@ -59,7 +59,7 @@ def test_the_probe_of_a_self_supervised_method_is_no_training(small: Make) -> No
 
 def test_captured_steps_are_counted_as_eager_ones(small: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     eager = run(small("fccl+", "eager", rounds=2))
-    monkeypatch.setattr(engine, "fast_trainer", lambda device: CudaGraphTrainer(capture=lambda step: step))
+    monkeypatch.setattr(engine, "fast_trainer", lambda *_: CudaGraphTrainer(capture=lambda step: step))
     assert run(small("fccl+", "captured", rounds=2)).budget == eager.budget
 
 

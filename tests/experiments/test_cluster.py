@@ -85,7 +85,7 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 def test_preempted_and_killed_jobs_continue_to_the_same_numbers(sweep_of: Callable[..., Path], tmp_path: Path) -> None:
     """USR2 is Slurm's warning before preemption: submitit requeues the job. SIGKILL stands for a node that dies."""
-    jobs = jobs_of(read_sweep(sweep_of(method=["fedmd", "fccl+"], rounds=15)), tmp_path / "out")
+    jobs = jobs_of(read_sweep(sweep_of(method=["fedmd", "fccl+"], rounds=15, checkpoint_every=[1])), tmp_path / "out")
     assert [run.state for run in sweep_state(jobs)] == ["not started"] * 2
     sweep = Sweep(jobs, Cluster(tmp_path / "out", "local", {}, at_once=2))
     with ThreadPoolExecutor() as threads:
