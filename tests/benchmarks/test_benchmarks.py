@@ -14,6 +14,7 @@ import membership
 import naive
 import overhead
 import scale
+import server_scale
 import synthetic_federation
 
 NAMES = sorted({path.stem for path in BENCHMARKS.glob("*.py")} - {"pfl_worker"})  # it runs in another environment
@@ -91,3 +92,26 @@ def test_membership_inference_on_an_untrained_model_is_guessing(monkeypatch: pyt
     assert epsilon == []
     assert 0.3 < membership.auc(client.logits, client.private, test) < 0.7
     assert 0.3 < membership.auc(membership.distilled(engine, client, 0), client.private, test) < 0.7
+
+
+@pytest.mark.parametrize("family", server_scale.FAMILIES)
+def test_server_scale_counts_the_bytes_of_a_payload(family: str) -> None:
+    found = server_scale.in_new_process(family, 300, 20, 2)
+    assert found["seconds"] > 0
+    assert found["up"] == {
+        "weights, mean": 4 * (3 * 32 * 32 * 10 + 10), "weights, median: a robust rule": 4 * (3 * 32 * 32 * 10 + 10),
+        "logits on 100 public samples, mean": 4 * 100 * 10, "logits and similarities, mean": 4 * (100 * 10 + 100 * 99),
+    }.get(family, found["up"])  # fmt: skip
+
+
+def test_memory_of_a_mean_does_not_grow_with_the_participants() -> None:
+    """400 models of 123 kB are 49 MB; the server holds 16 of them at most."""
+    few, many = (server_scale.in_new_process("weights, mean", 400, n, 1)["memory"] for n in (20, 400))
+    assert many < few + 15
+
+
+def test_fit_of_server_scale_finds_the_formula() -> None:
+    points = [(10, 10), (1000, 10), (1000, 100), (100_000, 100), (100_000, 1000)]
+    coefficients, residuals = server_scale.fitted(points, [2 + 0.003 * k + 0.5 * n for k, n in points])
+    assert coefficients == pytest.approx([2, 0.003, 0.5])
+    assert abs(residuals).max() < 1e-9

@@ -44,6 +44,10 @@ class FederationSpec:
         """Whether all clients have one architecture. They may start from different weights."""
         return len({ModelSpec.parse(name).architecture for name in {info.model for info in self.clients}}) == 1
 
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        return tuple(info.name for info in self.clients)
+
     @property
     def dims(self) -> dict[str, int]:
         """Dimensions that every declaration may use."""
@@ -55,19 +59,23 @@ class FederationSpec:
 
     def newcomers(self, round_index: int) -> tuple[int, ...]:
         """The clients whose first round this is: they are set up before it."""
-        joins = self.joins or (0,) * len(self.clients)
-        return tuple(k for k, first in enumerate(joins) if first == round_index)
+        if not self.joins:
+            return tuple(range(len(self.clients))) if round_index == 0 else ()
+        return tuple(k for k, first in enumerate(self.joins) if first == round_index)
 
     def participants(self, round_index: int, fraction: float) -> tuple[int, ...]:
         """The clients of a round, drawn from the seed and the round among those that have joined; at least one, in
         order."""
-        joined = [k for k in range(len(self.clients)) if self.has_joined(k, round_index)]
+        everyone = range(len(self.clients))
+        joined = [k for k in everyone if self.has_joined(k, round_index)] if self.joins else everyone
         count = max(1, round(fraction * len(joined)))
         if count >= len(joined):
             return tuple(joined)
         draw = generator(self.seed, "participants", round_index)
-        order = torch.randperm(len(self.clients), generator=draw).tolist()
-        return tuple(sorted([k for k in order if self.has_joined(k, round_index)][:count]))
+        order = torch.randperm(len(self.clients), generator=draw)
+        if self.joins:
+            return tuple(sorted([k for k in order.tolist() if self.has_joined(k, round_index)][:count]))
+        return tuple(sorted(order[:count].tolist()))  # K may be a million
 
     def round(self, index: int, settings: Settings) -> Round:
         return Round(

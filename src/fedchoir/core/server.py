@@ -233,7 +233,7 @@ class Server:
             exchange,
             self._received(self.engine.execute(clients, actions, index)),
             clients=clients,
-            names=[info.name for info in spec.clients],
+            names=spec.names,
             quorum=self.quorum,
             stats=stats,
             fault=fault,
