@@ -57,7 +57,7 @@ docs: $(STAMP)  ## the documentation as a site, in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 docs-version: $(STAMP)  ## the documentation as one version of a site, on the branch gh-pages (VERSION=1.2.0, MIKE=--push)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mike deploy --update-aliases $(MIKE) $(VERSION) latest
+	PATH="$(BIN):$$PATH" NO_MKDOCS_2_WARNING=1 $(BIN)/mike deploy --update-aliases $(MIKE) $(VERSION) latest
 
 results: $(STAMP)  ## the pages docs/results.md and docs/results/ from the runs stored under results/
 	$(BIN)/python -m tools.results_pages results docs
