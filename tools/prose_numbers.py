@@ -4,6 +4,7 @@
 
 ``intra(row)`` and ``inter(row)`` are arrays with one accuracy per seed, shown as their mean. ``client=`` takes one
 client instead of the average, ``round=`` one round instead of the last three, ``paper=true`` the published number.
+``bytes(row)`` are the bytes of a run in both directions.
 A row is named by its label, in another section with the section's name before it: ``digits/fccl+``. Filters:
 ``signed``, ``interval`` (95 %, Student's t over seeds), ``digits(n)``. ``verdict(a, b, …)`` is "holds" if all
 intervals are above zero, and names how many seeds would tell where they contain it.
@@ -43,6 +44,7 @@ class Numbers:
     def render(self, text: str, within: str = "", **functions: Callable[..., str]) -> str:
         """Evaluate a text; labels without a section are those of the section ``within``."""
         functions |= {"intra": partial(self.get, "intra", within), "inter": partial(self.get, "inter", within)}
+        functions |= {"bytes": partial(self.bytes, within)}
         try:
             return self._environment.from_string(text).render(functions)
         except (TemplateError, LookupError, ValueError) as error:
@@ -60,6 +62,11 @@ class Numbers:
         if (number := row.published.printed.get(metric)) is None:
             raise UsageError(f"no paper prints {metric} for {row.label}")
         return number.clients[_position(row.results[0], client)] if client else number.value
+
+    def bytes(self, section: str, name: str) -> Any:
+        """Return the bytes of a run in both directions, for every seed."""
+        runs = sorted(self.row(section, name).results, key=lambda run: run.seed)
+        return np.array([run.bytes_up + run.bytes_down for run in runs])
 
     def row(self, section: str, name: str) -> Row:
         """Return the row with this label."""

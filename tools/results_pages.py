@@ -42,6 +42,7 @@ class About(BaseModel):
     tables: list[Literal["accuracy", "clients", "best-round", "methods"]] = ["accuracy"]  # one after the other
     picture: list[str] = []  # labels of the rows whose accuracy is drawn over the rounds
     pareto: bool = False  # whether intra- is drawn against inter-domain accuracy
+    traffic: bool = False  # whether accuracy is drawn against the bytes of a round
 
 
 def read_about(folder: Path) -> About:
@@ -69,12 +70,14 @@ def section(name: str, numbers: Numbers, assets: str) -> str:
     about, table_rows = read_about(folder), numbers.rows(name)
     picture = f"![Accuracy over the rounds: {about.title}]({assets}/results-{name}.svg)" if about.picture else ""
     pareto = f"![Intra- against inter-domain accuracy: {about.title}]({assets}/pareto-{name}.svg)"
+    traffic = f"![Accuracy against bytes: {about.title}]({assets}/traffic-{name}.svg)"
     blocks = [
         f"## {about.title}",
         fill(numbers.render(about.reading, name), 120, break_long_words=False, break_on_hyphens=False),
         *(method_tables(table_rows) if t == "methods" else as_text(table_rows, "md", t) for t in about.tables),
         picture,
         pareto if about.pareto else "",
+        traffic if about.traffic else "",
         f"Data: {' '.join(about.data)}" if about.data else "",
         f"How options were chosen: {about.chosen}" if about.chosen else "",
         f"{spent(table_rows)} Files: `results/{name}/`. Run it again:",
@@ -117,6 +120,16 @@ def curves(table_rows: Iterable[Row], labels: list[str]) -> list[dict[str, Any]]
     return drawn
 
 
+def traffic_points(table_rows: Iterable[Row]) -> list[dict[str, Any]]:
+    """Return the bytes of a round and both accuracies of every row: [mean, standard deviation] over seeds."""
+    points = []
+    for row in table_rows:
+        scores = {metric: row.number(metric) for metric in ("intra", "inter")}
+        known = {metric: [number.mean, number.sd or 0.0] for metric, number in scores.items() if number is not None}
+        points.append({"label": row.label, "bytes": row.bytes_per_round, **known})
+    return points
+
+
 def main(root: str, docs: str) -> None:
     from fedchoir.reporting import figures
 
@@ -133,6 +146,9 @@ def main(root: str, docs: str) -> None:
         if about.pareto:
             points = pareto_panels(numbers.rows(folder.name))
             figures.save(figures.pareto, points, assets / f"pareto-{folder.name}.svg")
+        if about.traffic:
+            drawn = {"rows": traffic_points(numbers.rows(folder.name))}
+            figures.save(figures.traffic, drawn, assets / f"traffic-{folder.name}.svg")
 
 
 if __name__ == "__main__":

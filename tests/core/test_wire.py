@@ -141,6 +141,17 @@ def test_what_the_server_sends_may_be_compressed_with_secure_sums(small: Callabl
     assert [event["left_out"] for event in events(down)] == [[], []]
 
 
+def test_compression_is_post_processing_of_private_training(small: Callable[..., Experiment]) -> None:
+    settings = {"dp_noise": 1.0, "local_epochs": 1, "local_batch": 16}
+    plain, packed = (
+        small("fedavg", name, rounds=1, compress=compress, settings=settings, models=("mlp",))
+        for name, compress in (("plain", None), ("packed", "int8"))
+    )
+    run(plain), run(packed)
+    assert events(plain)[0]["privacy"] == events(packed)[0]["privacy"]
+    assert events(packed)[0]["bytes_up"] < events(plain)[0]["bytes_up"] / 3
+
+
 def test_a_hostile_client_is_left_out_as_without_compression(small: Callable[..., Experiment]) -> None:
     for compress in ("int8+zstd", "topk:0.1+int8", "lowrank:4+fp16"):
         experiment = small(

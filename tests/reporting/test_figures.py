@@ -34,6 +34,13 @@ def test_correlations_have_one_panel_per_client_and_kind(public: list | None, pa
     assert figure.axes[panels - 1].get_title() == "b, private"
 
 
+def test_traffic_has_a_point_for_each_row() -> None:
+    rows = [{"label": k, "bytes": 10**n, "intra": [50, 1], "inter": [20, n]} for n, k in enumerate("ab", 3)]
+    intra, inter = figures.traffic({"rows": rows}).axes
+    assert (intra.get_xscale(), inter.get_title()) == ("log", "inter-domain accuracy")
+    assert [float(bar.lines[0].get_xdata()[0]) for bar in inter.containers] == [1000, 10000]
+
+
 def test_classes_have_distinct_colours() -> None:
     for count in (2, 10, 31):
         assert len({tuple(c) if not isinstance(c, str) else c for c in figures.class_colours(count)}) == count

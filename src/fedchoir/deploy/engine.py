@@ -75,7 +75,7 @@ class Work:
         weights = packed["evaluate"]
         if weights is not None and type(method).global_weights is Method.global_weights:
             raise MessageError(f"refused: {method.name} has no global model, and the server asks to evaluate one")
-        payload = None if weights is None else envelope.get(weights, finite=True)
+        payload = None if weights is None else envelope.get(weights, finite=True, chain="")  # never compressed
         return cls(int(packed["round"]), weights=payload, detail=packed.get("detail", "accuracy"))
 
 

@@ -100,6 +100,21 @@ def pareto(data: Data) -> Figure:
     return figure
 
 
+def traffic(data: Data) -> Figure:
+    """Accuracy of table rows against the bytes of a round, with one standard deviation over seeds."""
+    figure, axes = panels(2, 2, size=3.2, wide=4.2)
+    for metric, ax in zip(("intra", "inter"), axes, strict=True):
+        for k, row in enumerate(data["rows"]):
+            mean, sd = row[metric]
+            mark = "osD^v<>P"[k % 8]
+            ax.errorbar(row["bytes"], mean, yerr=sd, fmt=mark, color=OKABE_ITO[k % 8], capsize=3, label=row["label"])
+        ax.set(title=f"{metric}-domain accuracy", xlabel="bytes of a round", ylabel="accuracy, %", xscale="log")
+        ax.grid(alpha=0.25)
+    marks, labels = axes[0].get_legend_handles_labels()
+    figure.legend(marks, labels, loc="outside right center", frameon=False, fontsize=8)
+    return figure
+
+
 def heat_maps(maps: dict[str, Any], columns: int, label: str, **options: Any) -> Figure:
     """Matrices by title, with one colour bar."""
     figure, axes = panels(len(maps), columns, size=2.0)
