@@ -30,7 +30,7 @@ def test_every_method_gives_the_same_numbers(
 ) -> None:
     eager, replayed = small(name, "eager", rounds=3), small(name, "replayed", rounds=3)
     run(eager)
-    monkeypatch.setattr(engine, "fast_trainer", lambda device: CudaGraphTrainer(capture=run_again))
+    monkeypatch.setattr(engine, "fast_trainer", lambda *_: CudaGraphTrainer(capture=run_again))
     run(replayed)
     assert numbers(eager) == numbers(replayed)
 
@@ -179,7 +179,7 @@ def test_groups_keep_their_learning_rates(small: Callable[..., Experiment], monk
     models = ("resnet10@4[trunk_lr=0.1]",)
     eager, replayed = (small("fccl+", name, rounds=2, models=models) for name in ("eager", "replayed"))
     run(eager)
-    monkeypatch.setattr(engine, "fast_trainer", lambda device: CudaGraphTrainer(capture=run_again))
+    monkeypatch.setattr(engine, "fast_trainer", lambda *_: CudaGraphTrainer(capture=run_again))
     run(replayed)
     assert numbers(eager) == numbers(replayed)
 
