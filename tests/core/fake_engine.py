@@ -65,6 +65,9 @@ class TinyMethod:
     def requires_individual_payloads(cls, params: Any) -> str:
         return ""
 
+    def models_prevent_sums(self) -> str:
+        return ""
+
     def prepare(self, client: FakeClient) -> None:
         client.value = 1.0 + client.index
 
