@@ -47,7 +47,7 @@ def process_of(job: Job) -> psutil.Process | None:
     return None
 
 
-def disturb(job: Job, number: signal.Signals, after: int = 2) -> None:
+def disturb(job: Job, number: signal.Signals, after: int = 3) -> None:
     """Send a signal to the process of a run after so many rounds; wait until it is gone."""
     until(lambda: rounds_of(job) >= after)
     process = process_of(job)

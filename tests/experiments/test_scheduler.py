@@ -106,7 +106,7 @@ def test_a_sweep_that_is_killed_goes_on_to_the_same_numbers(sweep_of: Callable[.
     (job,) = jobs_of(read_sweep(path), out)
     sweep = subprocess.Popen(command(path, out), stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
     events = job.out / "events.jsonl"
-    _until(lambda: events.exists() and events.read_text().count("\n") >= 2)
+    _until(lambda: events.exists() and events.read_text().count("\n") >= 3)
     workers = psutil.Process(sweep.pid).children(recursive=True)
     os.kill(sweep.pid, signal.SIGKILL)
     sweep.wait()
@@ -119,7 +119,7 @@ def test_a_sweep_that_is_killed_goes_on_to_the_same_numbers(sweep_of: Callable[.
     outcomes, news = execute(path, out)
     assert [o.state for o in outcomes] == ["finished"]
     began = next(status for status in news if status["event"] == "began")
-    assert began["done"] in (before - 1, before)  # not from the start
+    assert began["done"] in (before - 2, before - 1, before)  # not from the start; one checkpoint may be in flight
     straight = job.experiment.model_copy(update={"out": tmp_path / "straight"})
     run(straight)
     assert numbers(job.out) == numbers(tmp_path / "straight")
