@@ -92,6 +92,29 @@ def test_shared_models_of_choir(numbers: Numbers) -> None:
         assert row == [both(numbers, section, known) for known in labels], name
 
 
+AUGMENTED = {
+    "SOLO": "solo, affine + recolor", "FedMD": "fedmd, affine + recolor", "FCCL+": "fccl+, affine + recolor",
+    "Choir-v1": "choir-v1", "Choir": "choir", "FedAvg, one small model": AVERAGED,
+    "centralized": "solo, affine + recolor, centralized",
+}  # fmt: skip
+
+
+def test_results_of_choir(numbers: Numbers) -> None:
+    found = table("docs/choir.md", "same augmentation")
+    assert found.column("same augmentation") == list(AUGMENTED)
+    for name, *row in found.rows:
+        known = numbers.row("digits-lite", AUGMENTED[name]).results
+        assert row[:2] == [digits(numbers.get(m, "digits-lite", AUGMENTED[name])) for m in ("intra", "inter")], name
+        assert row[2] == f"{mean(min(run.intra) for run in known):.1f}", name
+        apart = [
+            interval(numbers.get(m, "digits-lite", "choir") - numbers.get(m, "digits-lite", AUGMENTED[name]))
+            for m in ("intra", "inter")
+        ]
+        assert row[3:5] == (["–", "–"] if name == "Choir" else apart), name
+        sent = known[0].bytes_up / len(known[0].clients)
+        assert row[5] == (f"{sent / 1e6:.1f} MB" if sent else "–"), name
+
+
 # -- docs/cross-training.md --------------------------------------------------------------------------------------------
 
 
