@@ -195,9 +195,9 @@ def test_both_sides_are_compared(
     htfllib.main()
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("generated: 2 clients with 8 to ")
-    assert [line.split()[0] for line in lines[3:5]] == ["fedchoir", "HtFLlib"]
-    assert "3.50 s per round" in lines[4]
-    assert "in wall-clock time" in lines[5]
+    assert [line.split()[0] for line in lines[3:6]] == ["fedchoir", "checkpoints:", "HtFLlib"]
+    assert "3.50 s per round" in lines[5]
+    assert "in wall-clock time" in lines[6]
 
 
 def test_a_method_that_stops_does_not_stop_the_others(

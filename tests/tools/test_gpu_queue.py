@@ -20,7 +20,10 @@ from fedchoir.utils.errors import UsageError
 from tools import gpu_queue
 
 TINY = {"private": [20], "public_size": 16, "public_batch": 8, "local_epochs": 1, "pretrain_epochs": 1}
-BASE = {"scenario": "digits-lite", "models": "simple_cnn@2", "rounds": 4, "device": "cpu", "settings": TINY}
+BASE = {
+    "scenario": "digits-lite", "models": "simple_cnn@2", "rounds": 4, "device": "cpu", "settings": TINY,
+    "checkpoint_every": 1,
+}  # fmt: skip
 
 
 @pytest.fixture
