@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from fedchoir.cli.options import print_plain
+
 PEM = re.compile("-----BEGIN CERTIFICATE-----(.*?)-----END CERTIFICATE-----", re.S)
 
 
@@ -37,3 +39,8 @@ def test_the_authoritys_fingerprint_is_that_of_openssl(fedchoir: Callable[..., t
     assert found is not None
     digest = hashlib.sha256(base64.b64decode(found[1])).hexdigest().upper()
     assert f"by telephone: {':'.join(re.findall('..', digest))}\n" in out
+
+
+def test_digits_of_a_fingerprint_are_not_replaced_by_emoji(capsys: pytest.CaptureFixture[str]) -> None:
+    print_plain("31:CD:67:AB:0F:V:CL")
+    assert capsys.readouterr().out == "31:CD:67:AB:0F:V:CL\n"

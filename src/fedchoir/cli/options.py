@@ -14,7 +14,7 @@ from fedchoir.utils.errors import UsageError
 if TYPE_CHECKING:
     from fedchoir.core.result import Result
 
-console = Console()
+console = Console(emoji=False)  # ":CD:" in a fingerprint is no emoji
 
 Scenario = Annotated[str | None, typer.Option(help="A scenario, or a folder with one sub-folder or .npz per client.")]
 Public = Annotated[str | None, typer.Option(help="A public set, or a folder or .npz.")]

@@ -225,7 +225,9 @@ def run_sweep(
     from fedchoir.reporting.sweep_view import SweepView, summary
     from fedchoir.reporting.tables import rows
 
-    progress = Console(stderr=True) if style is not Style.terminal else console  # stdout has the table only
+    progress = (
+        Console(stderr=True, emoji=False) if style is not Style.terminal else console
+    )  # stdout has the table only
     progress.print(f"[bold]{title}[/] · {len(planned)} runs · {folder}/", highlight=False, soft_wrap=True)
     if dry_run:
         for job in planned:
