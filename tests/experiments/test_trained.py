@@ -104,20 +104,20 @@ def test_load_model_gives_a_module(shapes: Path, tmp_path: Path) -> None:
 
 
 def test_own_code_is_found_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("work", "elsewhere"):
+    for name in ("project", "elsewhere"):
         (tmp_path / name).mkdir()
-    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.chdir(tmp_path / "project")
     code = "from torch import nn\n\n\ndef net(num_classes, input_shape):\n"
     code += "    return nn.Sequential(nn.Linear(input_shape[0], 4), nn.ReLU(), nn.Linear(4, num_classes))\n"
     Path("far_net.py").write_text(code)
     finished(Path("run"), "solo", "heart", {"local_epochs": 1}, models="far_net.py:net")
     monkeypatch.chdir(tmp_path / "elsewhere")
-    trained = load_trained(tmp_path / "work" / "run", "hungary")
-    assert trained.client.model == f"{tmp_path}/work/far_net.py:net"
+    trained = load_trained(tmp_path / "project" / "run", "hungary")
+    assert trained.client.model == f"{tmp_path}/project/far_net.py:net"
     assert description(trained, "torch", "m.pt")["architecture"] == "far_net.py:net"  # a card has other readers
     Path("far_net.py").write_text(code)
-    (tmp_path / "work" / "far_net.py").unlink()  # the run was moved: as before, the working folder is searched
-    assert load_trained(tmp_path / "work" / "run", "hungary").client.model == "far_net.py:net"
+    (tmp_path / "project" / "far_net.py").unlink()  # the run was moved: as before, the working folder is searched
+    assert load_trained(tmp_path / "project" / "run", "hungary").client.model == "far_net.py:net"
 
 
 def test_predictions_from_files_and_from_memory(tmp_path: Path) -> None:

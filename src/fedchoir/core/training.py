@@ -56,6 +56,31 @@ class Trainer(Protocol):
         """Drop every reference to the client's tensors: its state moves to the cache."""
 
 
+class WrappedTrainer:
+    """A `Trainer` that leaves everything to another one; a subclass changes a part of it."""
+
+    def __init__(self, inner: Trainer) -> None:
+        self.inner = inner
+        self.notes = inner.notes
+
+    def optimizer(
+        self, client: Client, name: str, algorithm: str, *, lr: float, weight_decay: float, momentum: float
+    ) -> Optimizer:
+        return self.inner.optimizer(client, name, algorithm, lr=lr, weight_decay=weight_decay, momentum=momentum)
+
+    def train(self, client: Client, optimizer: Optimizer, loss: Loss, batches: Iterable[Batch]) -> Tensor:
+        return self.inner.train(client, optimizer, loss, batches)
+
+    def forward(self, client: Client, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        return self.inner.forward(client, inputs)
+
+    def accelerated(self, function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        return self.inner.accelerated(function)
+
+    def release(self, client: Client) -> None:
+        self.inner.release(client)
+
+
 class EagerTrainer:
     """Forward, backward, step. Nothing is read back from the device before the last batch."""
 

@@ -5,7 +5,7 @@ an addition per step. Forward passes without a step (payloads, teachers, evaluat
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from fedchoir.core.client import Client
 from fedchoir.core.result import ClientBudget, read_events
-from fedchoir.core.training import Batch, Loss, Trainer
+from fedchoir.core.training import Batch, Loss, Trainer, WrappedTrainer
 from fedchoir.engines.local.client_factory import new_modules
 from fedchoir.engines.local.engine import LocalEngine
 from fedchoir.engines.multiprocess.engine import MultiprocessEngine
@@ -26,19 +26,18 @@ Counts = dict[str, dict[str, list[int]]]
 """Client → phase → [optimiser steps, samples in them]."""
 
 
-class CountingTrainer:
+class CountingTrainer(WrappedTrainer):
     """A `Trainer` that counts the steps of another one by client and phase, ``public`` or ``local``."""
 
     def __init__(self, inner: Trainer) -> None:
-        self.inner = inner
-        self.notes = inner.notes
+        super().__init__(inner)
         self.counts: Counts = {}
         self._phases: WeakKeyDictionary[Optimizer, str] = WeakKeyDictionary()
 
     def optimizer(
         self, client: Client, name: str, algorithm: str, *, lr: float, weight_decay: float, momentum: float
     ) -> Optimizer:
-        made = self.inner.optimizer(client, name, algorithm, lr=lr, weight_decay=weight_decay, momentum=momentum)
+        made = super().optimizer(client, name, algorithm, lr=lr, weight_decay=weight_decay, momentum=momentum)
         self._phases[made] = name
         return made
 
@@ -48,15 +47,6 @@ class CountingTrainer:
             return self.inner.train(client, optimizer, loss, batches)
         count = self.counts.setdefault(client.name, {}).setdefault(phase, [0, 0])
         return self.inner.train(client, optimizer, loss, _counted(batches, count))
-
-    def forward(self, client: Client, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        return self.inner.forward(client, inputs)
-
-    def accelerated(self, function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        return self.inner.accelerated(function)
-
-    def release(self, client: Client) -> None:
-        self.inner.release(client)
 
 
 def _counted(batches: Iterable[Batch], count: list[int]) -> Iterator[Batch]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fedchoir.core.client import Client
-from fedchoir.core.training import Batch, Loss, Trainer
+from fedchoir.core.training import Batch, Loss, Trainer, WrappedTrainer
 from fedchoir.methods.base import Method
 from fedchoir.payload import load_tensors, save_tensors
 from fedchoir.utils.errors import UsageError
@@ -29,18 +29,12 @@ LOSS = "loss"
 WEIGHTS = "model/"
 
 
-class PretrainedTrainer:
+class PretrainedTrainer(WrappedTrainer):
     """A `Trainer` that takes the result of a client's pretraining from a folder, or puts it there."""
 
     def __init__(self, inner: Trainer, folder: Path) -> None:
-        self.inner = inner
-        self.notes = inner.notes
+        super().__init__(inner)
         self._folder = folder
-
-    def optimizer(
-        self, client: Client, name: str, algorithm: str, *, lr: float, weight_decay: float, momentum: float
-    ) -> Optimizer:
-        return self.inner.optimizer(client, name, algorithm, lr=lr, weight_decay=weight_decay, momentum=momentum)
 
     def train(self, client: Client, optimizer: Optimizer, loss: Loss, batches: Iterable[Batch]) -> Tensor:
         method = pretraining_method(client, loss)
@@ -62,15 +56,6 @@ class PretrainedTrainer:
             pass
         client.model.load_state_dict({n.removeprefix(WEIGHTS): t for n, t in found.items() if n != LOSS})
         return found[LOSS].to(client.device)
-
-    def forward(self, client: Client, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        return self.inner.forward(client, inputs)
-
-    def accelerated(self, function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        return self.inner.accelerated(function)
-
-    def release(self, client: Client) -> None:
-        self.inner.release(client)
 
 
 def pretraining_method(client: Client, loss: Loss) -> Method | None:
