@@ -53,18 +53,39 @@ def check_received(received: Payload, inputs: InputSpec, classes: int, tiles: in
     samples, labels = received.get("samples"), received.get("labels")
     if samples is None or labels is None or set(received) - {"samples", "labels", "soft"}:
         raise PayloadError("condensed samples with their labels were expected")
-    dtype = getattr(torch, sent_dtype(inputs.modality))
-    if samples.dtype != dtype or tuple(samples.shape[1:]) != inputs.shape or len(samples) > MOST:
-        raise PayloadError(f"condensed samples of shape {tuple(samples.shape)} and {samples.dtype} do not fit {inputs}")
+    _check_samples(samples, inputs)
     if labels.dtype != torch.int64 or labels.shape != samples.shape[:1]:
         raise PayloadError("the labels of condensed samples do not fit them")
     if not len(labels):
         return
     if int(labels.amin()) < 0 or int(labels.amax()) >= classes:
         raise PayloadError(f"a label of a condensed sample is not one of {classes} classes")
-    if samples.is_floating_point() and not float(samples.abs().amax()) <= LARGEST:  # NaN compares false
-        raise PayloadError(f"a condensed sample has a number beyond ±{LARGEST:g} standard units")
     if "soft" in received:
         soft = received["soft"]
         if soft.dtype != torch.float32 or tuple(soft.shape) != (len(samples), tiles, classes) or _soft_fault(soft):
             raise PayloadError("the soft labels of condensed samples do not fit them")
+
+
+def check_public(received: Payload, inputs: InputSpec, count: int) -> None:
+    """Raise `PayloadError` unless a server sent so many condensed samples, without labels, as a public set."""
+    samples = received.get("samples")
+    if samples is None or set(received) != {"samples"} or len(samples) != count:
+        raise PayloadError(f"a public set of {count} condensed samples was expected")
+    _check_samples(samples, inputs)
+
+
+def _check_samples(samples: Tensor, inputs: InputSpec) -> None:
+    dtype = getattr(torch, sent_dtype(inputs.modality))
+    if samples.dtype != dtype or tuple(samples.shape[1:]) != inputs.shape or len(samples) > MOST:
+        raise PayloadError(f"condensed samples of shape {tuple(samples.shape)} and {samples.dtype} do not fit {inputs}")
+    if samples.is_floating_point() and len(samples) and not float(samples.abs().amax()) <= LARGEST:  # NaN: false
+        raise PayloadError(f"a condensed sample has a number beyond ±{LARGEST:g} standard units")
+
+
+def repeated(samples: Tensor, count: int) -> Tensor:
+    """So many samples, the given ones in turn; none if there are none.
+
+    >>> repeated(torch.tensor([7, 8, 9]), 5)
+    tensor([7, 8, 9, 7, 8])
+    """
+    return samples[torch.arange(count if len(samples) else 0) % max(len(samples), 1)]

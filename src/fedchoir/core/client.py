@@ -49,12 +49,13 @@ class Client(ClientModel):
         settings: Settings,
         seed: int,
         rounds: int,
-        public: PublicView | None = None,
+        public: PublicView | Callable[[Client], PublicView] | None = None,
         modules: Mapping[str, nn.Module] | None = None,
         device: torch.device | None = None,
         precision: str = "fp32",
         trainer: Trainer | None = None,
     ) -> None:
+        """``public``: the public samples, or what finds them in the memory of a client that receives them."""
         super().__init__(model, modules or {}, device or torch.device("cpu"), precision)
         self.index = index
         self.name = name
@@ -99,6 +100,8 @@ class Client(ClientModel):
         ``augment``: None for the option ``public_augment``."""
         if self.public is None:
             raise RuntimeError(f"client {self.name} has no public set")
+        if not isinstance(self.public, PublicView):
+            self.public = self.public(self)
         return self.public.samples(batch, recolor, self.private.transform, augment)
 
     def public_outputs(self, batch: PublicBatch, recolor: Recolor | None = None) -> tuple[Tensor, Tensor]:

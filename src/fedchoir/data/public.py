@@ -107,10 +107,17 @@ def load_public(
         if strict:
             raise UsageError(f"public_size: {size} samples wanted, but {name} has {len(samples)}")
         notes += (f"public set {name}: all {len(samples)} samples used, {size} requested",)
-    elif size is not None and size < len(samples):
-        drawn = torch.randperm(len(samples), generator=generator(seed, "public set"))[:size]
-        samples = samples.subset(drawn.sort().values)
+    elif size is not None:
+        samples = draw_samples(samples, size, seed)
     return PublicSet(name, samples, notes, samples.digest())
+
+
+def draw_samples(samples: Samples, size: int, seed: int) -> Samples:
+    """``size`` of the samples, in their order; all if there are no more."""
+    if size >= len(samples):
+        return samples
+    drawn = torch.randperm(len(samples), generator=generator(seed, "public set"))[:size]
+    return samples.subset(drawn.sort().values)
 
 
 def _missing(modality: str) -> UsageError:

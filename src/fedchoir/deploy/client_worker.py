@@ -137,14 +137,15 @@ class ClientWorker:
                 f"{info.model}: the message is for another site"
             )
         data = self.site.prepare(params, spec.classes, plan.public)
-        here = data.public.digest if data.public is not None else None
+        here = data.public.digest if data.public is not None else "" if cls.public_set else None
         policy.check_public(here, plan.public.get("digest", "") if plan.public is not None else None)
-        size = len(data.public) if data.public is not None else 0
+        method = cls(params, replace(spec, public_size=len(data.public) if data.public is not None else 0))
+        size = method.spec.public_size
         if spec.public_size != size or spec.inputs != data.train.input_spec:  # they determine the sequence of actions
             raise MessageError(f"refused: the server gives {spec.public_size} public samples, and this site has {size}")
         if info.train != len(data.train):  # weights in a mean depend on it
             raise MessageError(f"refused: this site has {len(data.train)} samples, and the server gives {info.train}")
-        return cls(params, spec), data
+        return method, data
 
     def _carry_out(
         self, request: Envelope, message: RequestHeader, method: Method, data: SiteData, digest: str

@@ -51,7 +51,7 @@ class FederationFile(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     method: str = Field(description="name of a method (fedchoir list methods)")
-    public: str | None = Field(None, description="name of the public set, or a file that every site has")
+    public: str | None = Field(None, description="name of the public set, a file that every site has, or condensed")
     rounds: int = Field(10, ge=1, description="communication rounds")
     seed: int = Field(0, ge=0, description="all random draws are derived from it")
     profile: Literal["fixed", "paper", "official", "official-plus"] = Field(
@@ -97,7 +97,7 @@ class FederationFile(BaseModel):
         Methods for different architectures average weights if all are alike. A site cannot know that of models that
         the file does not name: then ``average = "auto"`` means never.
         """
-        method = methods.get(self.method)
+        method = methods.get(self.method, self.public)
         agreed = {"classes": self.classes} if self.classes else {}  # a site may have samples of one class alone
         params = make_params(method, None, self.profile, {**self.settings, **agreed})
         if method.heterogeneous and params.average == "auto" and any(site.model is None for site in self.sites):

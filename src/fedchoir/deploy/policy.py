@@ -168,8 +168,8 @@ class Policy(Options):
         agreement = self.agreement
         assert agreement is not None
         try:
-            self._check_limits(agreement.method, agreement.settings)
-            method = methods.get(agreement.method)
+            self._check_limits(agreement.method, agreement.settings, agreement.public)
+            method = methods.get(agreement.method, (agreement.public or {}).get("name"))
             self._check_budget(method, method.Params(**agreement.settings))
             self._check_sites(len(agreement.sites))
         except MessageError as error:
@@ -201,9 +201,9 @@ class Policy(Options):
             name, settings = self.agreement.method, dict(self.agreement.settings)
         elif not self.trust_server:
             raise MessageError("refused: this site has agreed to no federation")
-        self._check_limits(name, settings)
+        self._check_limits(name, settings, request.public)
         try:
-            method = methods.get(name)
+            method = methods.get(name, (request.public or {}).get("name"))
             params = method.Params(**settings)
         except UsageError as error:  # about names and values that the server sent
             raise MessageError(f"refused: {error}") from None
@@ -260,10 +260,11 @@ class Policy(Options):
             return self.metrics
         return not (params.dp_noise or noise or secure or self.required_sums)
 
-    def _check_limits(self, method: str, settings: Mapping[str, Any]) -> None:
+    def _check_limits(self, method: str, settings: Mapping[str, Any], public: Mapping[str, Any] | None) -> None:
         if self.methods is not None and method not in self.methods:
             raise MessageError(f"refused: method {method!r}; this site allows {', '.join(self.methods)}")
         known = methods.registry().get(method)
+        known = known and methods.with_public(known, (public or {}).get("name"))
         if not self.synthetic and known is not None and known.synthetic_samples:
             raise MessageError(
                 f"refused: {method} sends synthetic samples that are condensed from private ones, which this site's "

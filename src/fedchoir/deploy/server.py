@@ -12,7 +12,6 @@ from typing import Any
 
 from cryptography import x509
 
-from fedchoir import methods
 from fedchoir.core.federation_spec import ClientInfo, FederationSpec
 from fedchoir.core.result import Result
 from fedchoir.deploy.config import OWN, FederationFile, read_federation
@@ -23,7 +22,7 @@ from fedchoir.deploy.superlink import SuperLinkProcess
 from fedchoir.deploy.transport import GridTransport, SiteInfo, client_info
 from fedchoir.engines.messages import MessageError
 from fedchoir.experiments.config import Plan
-from fedchoir.experiments.prepare import public_options
+from fedchoir.experiments.prepare import make_method, public_options
 from fedchoir.experiments.run import check_folder, run_on_engine
 from fedchoir.models.spec import ModelSpec
 from fedchoir.models.trust import only_own_models
@@ -60,8 +59,9 @@ def serve(federation: FederationFile, log: Log, *, resume: bool = False, file: P
             kind = "strict secure" if federation.secure == "strict" else "secure"
             count = len(spec.clients)
             log(f"payloads are hidden by {kind} aggregation, which needs {threshold_of(count)} of {count} sites")
-        method = methods.get(plan.experiment.method)(plan.params, spec)
-        if public := public_options(plan):
+        method = make_method(plan, plan.params, spec)
+        public = public_options(plan)
+        if public and not method.public_set:
             first = next(iter(transport.site_info.values())).public
             assert first is not None  # every site needs a public set for this method
             public["digest"] = first.digest

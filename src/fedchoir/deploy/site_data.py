@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from fedchoir import methods
 from fedchoir.core.result import versions
 from fedchoir.core.settings import Settings
 from fedchoir.data.domain import Domain
@@ -85,7 +86,7 @@ class LocalSite:
 
     def load_public(self, public: Mapping[str, Any] | None, like: Samples) -> PublicSet | None:
         """The public set that a message describes. The site's operator names its file; a message never does."""
-        if public is None:
+        if public is None or public.get("name") == methods.CONDENSED:  # which the sites make in the run
             return None
         name, known = self.public or public.get("name"), reader(like.modality).PUBLIC
         if self.public is None and name not in known:

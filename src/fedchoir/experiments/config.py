@@ -39,7 +39,9 @@ class Experiment(Options):
 
     method: str = Field(description="name of a method (fedchoir list methods)")
     scenario: str = Field("digits-lite", description="name of a scenario, or a folder with one data set per client")
-    public: str | None = Field(None, description="name of a public set, or a folder or .npz; default: the scenario's")
+    public: str | None = Field(
+        None, description="name of a public set, condensed, or a folder or .npz; default: the scenario's"
+    )
     models: tuple[str, ...] | None = Field(
         None, description="one per client, repeated in turn: names, FILE.py:FACTORY, or in Python modules"
     )
@@ -128,7 +130,7 @@ class Plan:
 
 def make_plan(experiment: Experiment) -> Plan:
     """Fill in what an experiment leaves open, from its method, scenario and profile."""
-    method = methods.get(experiment.method)
+    method = methods.get(experiment.method, experiment.public)
     scenario = scenario_info(experiment.scenario, data_options(experiment.settings))
     name = f"{Path(experiment.scenario).name}-{experiment.method}-{experiment.profile}-seed{experiment.seed}"
     params = make_params(method, scenario, experiment.profile, experiment.settings)

@@ -28,11 +28,21 @@ def prepare(plan: Plan, progress: Progress | None = None) -> tuple[methods.Metho
     options = public_options(plan)
     like = scenario.clients[0].train
     public = None
-    if options is not None:
+    if options is not None and plan.public != methods.CONDENSED:
         public = load_public(**options, like=like, root=root, cache=data.cache, progress=progress)
     check_augmentations(params, like, public)
     params = with_epochs_of_places(params, scenario)
-    return methods.get(experiment.method)(params, make_spec(plan, scenario, public)), scenario, public
+    return make_method(plan, params, make_spec(plan, scenario, public)), scenario, public
+
+
+def make_method(plan: Plan, params: Settings, spec: FederationSpec) -> methods.Method:
+    """The method of a plan in a federation."""
+    method = methods.get(plan.experiment.method, plan.public)(params, spec)
+    if method.public_set and "public_size" in plan.experiment.settings and params.public_size > method.spec.public_size:
+        raise UsageError(
+            f"public_size: {params.public_size} samples wanted, but {method.public_set} has {method.spec.public_size}"
+        )
+    return method
 
 
 def check_augmentations(params: Settings, private: Samples, public: PublicSet | None) -> None:

@@ -62,6 +62,7 @@ class RunModels(BaseModel):
     rounds: int
     seed: int
     public_size: int
+    public_set: str = ""
     clients: tuple[ClientEntry, ...]
 
     def spec(self) -> FederationSpec:
@@ -89,7 +90,8 @@ def write_models(
     )
     described = RunModels(
         method=method.name, settings=method.params.model_dump(mode="json"), scenario=scenario, classes=spec.classes,
-        inputs=spec.inputs, rounds=spec.rounds, seed=spec.seed, public_size=spec.public_size, clients=clients,
+        inputs=spec.inputs, rounds=spec.rounds, seed=spec.seed, public_size=spec.public_size,
+        public_set=method.public_set, clients=clients,
     )  # fmt: skip
     atomic_write_json(folder / FILE, described.model_dump(mode="json"))
 
@@ -173,7 +175,7 @@ def load_trained(folder: Path, client: str | None = None, *, best: bool = False)
     described = read_models(folder)
     index = _index(described, client, folder)
     entry = described.clients[index]
-    method_class = methods.get(described.method)
+    method_class = methods.get(described.method, described.public_set)
     method = method_class(method_class.Params(**described.settings), described.spec())
     model = method.build_model(ModelSpec.parse(entry.model).architecture)
     if method.params.dp_noise:

@@ -7,6 +7,7 @@ import pkgutil
 from functools import cache
 
 from fedchoir.methods.base import Method
+from fedchoir.methods.condensed_public import CONDENSED, on_condensed
 from fedchoir.utils.errors import UsageError
 from fedchoir.utils.plugins import load_plugins
 
@@ -38,11 +39,16 @@ def aliases() -> dict[str, str]:
     return {old: name for name, method in registry().items() for old in vars(method).get("aliases", ())}
 
 
-def get(name: str) -> type[Method]:
-    """The method of this name or alias, or one line that names the nearest ones."""
+def get(name: str, public: object = None) -> type[Method]:
+    """The method of this name or alias on a public set, or one line that names the nearest ones."""
     methods = registry()
     name = aliases().get(name, name)
     if name not in methods:
         near = difflib.get_close_matches(name, methods, n=3, cutoff=0.4) or sorted(methods)
         raise UsageError(f"no method is called {name!r}; nearest: {', '.join(near)} (see: fedchoir list methods)")
-    return methods[name]
+    return with_public(methods[name], public)
+
+
+def with_public(method: type[Method], public: object) -> type[Method]:
+    """The method as it runs on a public set, given by its name: on ``condensed``, the clients make the set first."""
+    return on_condensed(method) if public == CONDENSED and method.needs_public else method

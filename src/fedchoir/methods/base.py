@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from fedchoir.core.actions import Exchange, PublicBatch, Received, Round, Script, Step
 from fedchoir.core.aggregation import Aggregator, Mean, mean
+from fedchoir.core.batches import PublicView
 from fedchoir.core.client import Client
 from fedchoir.core.evaluation import Predict, evaluate
 from fedchoir.core.federation_spec import FederationSpec
@@ -35,6 +36,8 @@ class Method:
     paper: ClassVar[str] = ""
     Params: ClassVar[type[Settings]] = Settings
     needs_public: ClassVar[bool] = False
+    public_set: ClassVar[str] = ""
+    """The name of the public set that clients make before the first round (`methods.condensed_public`); empty: none."""
     heterogeneous: ClassVar[bool] = True
     """Whether clients may have different architectures."""
     uses_labels: ClassVar[bool] = True
@@ -149,6 +152,10 @@ class Method:
     def extra_modules(self, model: Model) -> dict[str, nn.Module]:
         """Auxiliary modules (``client.modules``) that are trained with the client's model."""
         return {}
+
+    def received_public(self, client: Client) -> PublicView:
+        """The public samples in the memory of a client, for a method with a ``public_set``."""
+        raise NotImplementedError
 
     def global_weights(self) -> dict[str, Tensor] | None:
         """The weights of the global model to evaluate; None where clients evaluate their own models. A client's own

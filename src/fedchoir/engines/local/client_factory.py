@@ -69,12 +69,13 @@ def new_client(
     spec, params, train = method.spec, method.params, data.train
     if modules is None:
         modules = new_modules(method, index, model)
-        limit_activation_memory(modules, method, data, len(train), public=public is not None, device=device)
+        limit_activation_memory(modules, method, data, len(train), device=device)
+    source = method.received_public if method.public_set else public
     hostile = params.attack != "none" and index >= len(spec.clients) - params.attackers
     if hostile and params.attack == "label_flip":
         train = replace(train, labels=flipped_labels(train.labels, len(spec.classes)))
     client = Client(
-        index, data.name, modules.model, train, settings=params, seed=spec.seed, rounds=spec.rounds, public=public,
+        index, data.name, modules.model, train, settings=params, seed=spec.seed, rounds=spec.rounds, public=source,
         modules=modules.auxiliary, device=device, precision=precision,
     )  # fmt: skip
     client.hostile = hostile
@@ -87,10 +88,10 @@ def new_client(
 
 
 def limit_activation_memory(
-    modules: ClientModules, method: Method, data: ClientData, samples: int, *, public: bool, device: torch.device
+    modules: ClientModules, method: Method, data: ClientData, samples: int, *, device: torch.device
 ) -> None:
     """Keep the model's backward pass within ``activation_budget_gb`` at the largest batch of so many samples."""
     params = method.params
     if device.type == "cpu" and params.activation_budget_gb:
-        largest = max(params.public_batch if public else 0, min(params.local_batch, samples))
+        largest = max(params.public_batch if method.needs_public else 0, min(params.local_batch, samples))
         limit_activations(laid_out(modules.model), method.spec.inputs, largest, params.activation_budget_gb * 1e9)

@@ -131,8 +131,7 @@ class ClientPool:
         if name not in self._templates:
             modules = new_modules(self._method, k)
             most = max(len(data.train) for data in self._data)
-            public = self._public is not None
-            limit_activation_memory(modules, self._method, self._data[k], most, public=public, device=self._device)
+            limit_activation_memory(modules, self._method, self._data[k], most, device=self._device)
             self._templates[name] = modules
         return self._templates[name]
 

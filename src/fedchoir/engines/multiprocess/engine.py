@@ -66,7 +66,7 @@ class MultiprocessEngine:
                 self._processes.append(WorkerProcess(device, share, threads_for(len(shares)), priority=slowest))
             for process in self._processes:  # one after the other: only one copy of the data is in transit
                 process.call(
-                    "start", method.name, method.params.model_dump(mode="json"), method.spec,
+                    "start", method.name, method.public_set, method.params.model_dump(mode="json"), method.spec,
                     scenario if method.evaluates_on_pool else _only(scenario, process.clients), public,
                     str(process.device), precision,
                     str(folder / str(process.clients[0])) if folder else None,

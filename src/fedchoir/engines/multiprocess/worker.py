@@ -56,7 +56,7 @@ class EngineWorker:
                 self._send("error", f"{type(error).__name__}: {error}".splitlines()[0])
 
     def start(
-        self, method: str, params: dict[str, Any], spec: FederationSpec, scenario: Any, public: Any,
+        self, method: str, public_set: str, params: dict[str, Any], spec: FederationSpec, scenario: Any, public: Any,
         device: str, precision: str, folder: str | None, options: dict[str, Any],
     ) -> None:  # fmt: skip
         """Build the engine."""
@@ -64,7 +64,7 @@ class EngineWorker:
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "fp32"
-        cls = methods.get(method)
+        cls = methods.get(method, public_set)
         self._engine = LocalEngine(
             cls(cls.Params(**params), spec), scenario, public, device=self._device, precision=precision,
             progress=lambda client, phase: self._send("progress", [client, phase]),
