@@ -71,17 +71,20 @@ FOR_METHOD |= {"fedkd": {"shared_model": "simple_cnn@4"}, "fedmrl": {"shared_mod
 FOR_METHOD |= {"fedgen": {"generator_steps": 10, "hidden_dim": 32, "generator_lr": 0.005}}
 TINY_CONDENSATION = {"condense_steps": 6, "condense_lr": 0.1, "network_width": 8, "per_class": 2}
 FOR_METHOD |= {"choir": TINY_CONDENSATION, "feddm": {**TINY_CONDENSATION, "server_epochs": 20}}
+ON_CONDENSED = {"public": "condensed", **TINY_CONDENSATION, "per_class": 4}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "choir-v1 with a shared model": ("choir-v1", {"shared_model": "simple_cnn@4"}),
     "choir with all options": (
         "choir",
         {"shared_model": "simple_cnn@4", "formation": 2, "soft_labels": True, "embedders": "both", "refresh": 2},
     ),
+    **{f"{name} on condensed samples": (name, ON_CONDENSED) for name in ("fedmd", "fccl+", "feddf", "fbcl")},
     "fedct with several models at a client": ("fedct", {"assignment": "argmin"}),
     "heterofl with three widths": ("heterofl", {"models": ("resnet10@4", "resnet10@8", "resnet10@6")}),
     "fedrolex with three widths": ("fedrolex", {"models": ("resnet10@4", "resnet10@8", "resnet10@6")}),
 }
-"""Methods that store or send something of another kind with an option, or with other models: method and options."""
+"""Methods that store or send something of another kind with an option, other models or another public set: method and
+options."""
 
 
 @pytest.fixture
@@ -92,12 +95,13 @@ def small(shapes: Path, public_shapes: Path, tmp_path: Path) -> Callable[..., Ex
         method, options = VARIANTS.get(method, (method, {}))
         cls = methods.get(method)
         options = dict(options)
+        public = options.pop("public", str(public_shapes))
         models = options.pop("models", MIXED if cls.heterogeneous else ("resnet10@4",))
         settings = {**SMALL, **options, **FOR_METHOD.get(method, {}), **changes.pop("settings", {})}
         values: dict[str, Any] = {
             "method": method,
             "scenario": str(shapes),
-            "public": str(public_shapes),
+            "public": public,
             "models": models,
             "rounds": 3,
             "device": "cpu",

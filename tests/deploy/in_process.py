@@ -92,7 +92,7 @@ def run_on_sites(
         ]
     )
     change(transport)
-    options = {"digest": public.digest} if public else None
+    options = {"digest": public.digest} if public else {"name": method.public_set} if method.public_set else None
     engine = FlowerEngine(method, transport, run=RUN, public=options, journal=plan.out / "replies.jsonl")
     result = run_on_engine(
         plan, method, engine, tuple(scenario.tests), notes=[], device="cpu", resume=resume, observers=[]

@@ -74,6 +74,13 @@ def test_methods_inherit_the_sections_of_their_base() -> None:
     assert profile_options(methods.get("byol"), "fixed")["optimizer"] == "sgd"
 
 
+@pytest.mark.parametrize("profile", get_args(Profile))
+@pytest.mark.parametrize("name", [name for name, cls in methods.registry().items() if cls.needs_public])
+def test_on_condensed_samples_the_sections_are_those_of_the_method(name: str, profile: str) -> None:
+    plain, condensed = (profile_options(methods.get(name, p), profile, "digits", "image") for p in (None, "condensed"))
+    assert condensed == plain
+
+
 def test_a_plugin_sets_its_own_on_its_class() -> None:
     class Mine(FedAvg):
         profiles = {"paper": {"local_batch": 7}, "paper:digits": {"local_epochs": 3}}

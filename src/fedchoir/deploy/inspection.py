@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedchoir import methods
 from fedchoir.compression.chain import parse
 from fedchoir.compression.wire import sizes as compressed_sizes
 from fedchoir.core.exchange import state_shapes
@@ -15,7 +16,6 @@ from fedchoir.core.script import ActionName, action_sequences
 from fedchoir.core.wire import uplink_traits
 from fedchoir.deploy.config import OWN, FederationFile
 from fedchoir.deploy.site_data import LocalSite
-from fedchoir.experiments.prepare import make_method
 from fedchoir.methods.base import Method
 from fedchoir.payload import KEPT, MODEL, MODULE, SCALAR_BYTES, Declaration, Payload, declared_by, zero_payload
 from fedchoir.privacy.dp import epsilon
@@ -74,7 +74,7 @@ def method_of(
         classes=federation.classes or tuple(classes), clients=clients, rounds=plan.rounds,
         seed=plan.experiment.seed, public_size=public_size, inputs=inputs, compress=federation.compress or "",
     )  # fmt: skip
-    return make_method(plan, params, spec)
+    return methods.get(federation.method, plan.public)(params, spec)
 
 
 def open_method(federation: FederationFile, model: str) -> Method:
