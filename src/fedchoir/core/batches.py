@@ -122,6 +122,7 @@ class PublicView:
     """Public samples in augmented batches. Every site derives the same ones from the seed."""
 
     def __init__(self, public: PublicSet, *, seed: int, kind: Augmentation, device: torch.device) -> None:
+        self.public = public
         self._public = public.samples.to(device)
         self._seed = seed
         self._kind = kind

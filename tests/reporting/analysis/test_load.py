@@ -41,6 +41,16 @@ def in_eval(client):
     return client
 
 
+def test_a_public_set_that_the_clients_made_is_in_their_memory(play, tmp_path: Path) -> None:
+    play("fedmd on condensed samples", rounds=1)
+    run = load_run(tmp_path / "run", device="cpu")
+    assert run.public is not None
+    assert len(run.public) == 40
+    images = run.public_images(16)
+    assert images is not None
+    assert images.shape == (16, 3, 16, 16)
+
+
 def test_folders_without_a_run_or_a_checkpoint(play, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not a run"):
         load_run(tmp_path)

@@ -118,6 +118,8 @@ def load_run(folder: Path, *, data_root: Path | None = None, device: str = "auto
     except (RuntimeError, OSError) as error:
         first = str(error).splitlines()[0]
         raise UsageError(f"the checkpoint in {folder} does not fit its experiment.toml: {first}") from None
+    if method.public_set:
+        public = method.received_public(clients[0]).public
     own: dict[int, State] | None = None
     if weights := method.global_weights():  # the model that was evaluated
         stored = [] if method.begins_with_global else clients
