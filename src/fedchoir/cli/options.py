@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 console = Console(emoji=False)  # ":CD:" in a fingerprint is no emoji
 
 Scenario = Annotated[str | None, typer.Option(help="A scenario, or a folder with one sub-folder or .npz per client.")]
-Public = Annotated[str | None, typer.Option(help="A public set, or a folder or .npz.")]
+Public = Annotated[str | None, typer.Option(help="A public set, condensed, or a folder or .npz.")]
 Models = Annotated[
     str | None, typer.Option(help="a,b,c: one model per client, repeated in turn: NAME, timm:NAME, FILE.py:FACTORY.")
 ]
