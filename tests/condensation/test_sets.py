@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedchoir.condensation.sets import check_received, find_fault, join_sets
+from fedchoir.condensation.sets import check_public, check_received, find_fault, join_sets, repeated
 from fedchoir.payload import Payload, PayloadError
 from fedchoir.utils.input_spec import InputSpec
 
@@ -72,3 +72,26 @@ def test_faults_of_servers(changes: dict[str, Any], why: str) -> None:
         check_received(Payload({**good, **changes}), TABLE, classes=3, tiles=1)
     with pytest.raises(PayloadError, match="were expected"):
         check_received(Payload(samples=good["samples"]), TABLE, classes=3, tiles=1)
+
+
+@pytest.mark.parametrize(
+    ("payload", "why"),
+    [
+        (Payload(samples=torch.zeros(5, 5)), "a public set of 6 condensed samples was expected"),
+        (Payload(samples=torch.zeros(6, 5), labels=torch.zeros(6)), "a public set of 6 condensed samples was expected"),
+        (Payload(samples=torch.zeros(6, 4)), "do not fit table 5"),
+        (Payload(samples=torch.full((6, 5), torch.nan)), "beyond ±20"),
+        (Payload(samples=torch.full((6, 5), 20.5)), "beyond ±20"),
+    ],
+)
+def test_faults_of_public_sets(payload: Payload, why: str) -> None:
+    check_public(Payload(samples=torch.zeros(6, 5)), TABLE, count=6)
+    with pytest.raises(PayloadError, match=why):
+        check_public(payload, TABLE, count=6)
+
+
+def test_samples_are_repeated_in_turn() -> None:
+    rows = torch.arange(6).view(3, 2)
+    assert repeated(rows, 7).tolist() == [[0, 1], [2, 3], [4, 5], [0, 1], [2, 3], [4, 5], [0, 1]]
+    assert torch.equal(repeated(rows, 3), rows)
+    assert repeated(rows[:0], 7).shape == (0, 2)

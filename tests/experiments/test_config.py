@@ -30,6 +30,15 @@ def test_later_sources_of_options_win() -> None:
     assert lite.out == Path("runs/digits-lite-fedavg-fixed-seed0")
 
 
+def test_condensed_samples_are_named_like_any_public_set(tmp_path: Path) -> None:
+    path = tmp_path / "experiment.toml"
+    path.write_text('method = "fccl+"\npublic = "condensed"\n[settings]\nper_class = 5\nomega = 1\n')
+    plan = make_plan(read_experiment(path))
+    assert plan.public == "condensed"
+    assert plan.params.model_dump().items() >= {"per_class": 5, "omega": 1, "local_epochs": 4}.items()
+    assert make_plan(Experiment(method="solo", public="condensed")).public is None
+
+
 def test_an_experiment_survives_its_file(tmp_path: Path) -> None:
     experiment = Experiment(
         method="fccl+", models="resnet10, mlp", devices=2, out=tmp_path, settings={"private": [0.5, 20]}

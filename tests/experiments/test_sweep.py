@@ -39,6 +39,22 @@ def test_a_scenario_of_your_own_keeps_the_kind_of_models() -> None:
     assert alike.experiment.settings == {"local_epochs": 3}
 
 
+def test_condensed_samples_are_a_public_set_of_every_scenario() -> None:
+    file = SweepFile(
+        base={"scenario": "digits", "method": "fccl+"},
+        variant=[
+            {"label": "photos", "public": "photos"},
+            {"label": "condensed", "public": "condensed", "settings": {"per_class": 5}},
+        ],
+    )
+    assert [job.experiment.public for job in jobs_of(file, Path("out"))] == ["photos", "condensed"]
+    photos, condensed = jobs_of(file, Path("out"), Overrides(scenario="digits-lite"))
+    assert (photos.experiment.public, condensed.experiment.public) == (None, "condensed")
+    file = SweepFile(base={"method": "fccl+", "settings": {"per_class": 5}}, grid={"public": ["condensed", "photos"]})
+    with pytest.raises(UsageError, match="there is no option 'per_class'"):
+        jobs_of(file, Path("out"))
+
+
 def test_overrides_seeds_and_only() -> None:
     file = SweepFile(base={"scenario": "digits-lite"}, grid={"method": ["solo", "fedmd", "fccl+"]})
     overrides = Overrides(seeds=(5,), values={"rounds": 2}, settings={"local_epochs": 1})

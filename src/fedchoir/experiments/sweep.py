@@ -30,6 +30,7 @@ from pydantic import Field
 
 from fedchoir.data.registry import info
 from fedchoir.experiments.config import Experiment, make_plan, split_names
+from fedchoir.methods import CONDENSED
 from fedchoir.models.spec import split_models
 from fedchoir.utils.errors import UsageError
 from fedchoir.utils.io import read_toml
@@ -172,8 +173,10 @@ def _merge(values: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _move(values: dict[str, Any], scenario: str) -> dict[str, Any]:
-    """The same run on other data: with that scenario's public set, private sizes, and models of the same kind."""
-    kept = {k: v for k, v in values.items() if k not in ("public", "models")}
+    """The same run on other data: with that scenario's public set (unless the clients make it), private sizes, and
+    models of the same kind."""
+    made = values.get("public") == CONDENSED
+    kept = {k: v for k, v in values.items() if k != "models" and (k != "public" or made)}
     models = values.get("models") or ()
     if len(split_models(models) if isinstance(models, str) else models) == 1:
         kept["models"] = (info(scenario).homogeneous_model,)
