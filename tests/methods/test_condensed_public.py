@@ -158,9 +158,6 @@ def test_tables_are_in_the_units_of_their_senders(tmp_path: Path) -> None:
         run(experiment.model_copy(update={"settings": {**settings, "public_augment": "affine"}}))
 
 
-# -- clients that come later -------------------------------------------------------------------------------------------
-
-
 def test_a_client_that_joins_late_gets_the_set_of_the_others(condensed: Callable[..., Experiment]) -> None:
     s = FederationHarness(condensed(changes={"rounds": 3}, join_late="white:2", public_size=32))
     assert s.spec.public_size == 32
@@ -194,9 +191,6 @@ def test_a_client_without_a_usable_set_is_left_out_and_the_set_is_filled(
     assert [out["why"] for out in event["left_out"]] == ["owned has a number that is neither 0 nor 1"]
     others = torch.cat([client.stored_tensor("own_set").flatten(0, 1) for client in list(s.clients)[1:]])
     assert torch.equal(stored(s), torch.cat([others, others[:16]]))
-
-
-# -- every method ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", WITH_LABELS)
@@ -237,9 +231,6 @@ def test_own_embedders_are_pretrained(condensed: Callable[..., Experiment]) -> N
     run(random)
     run(own := own.model_copy(update={"out": own.out.with_name("own")}))  # type: ignore[union-attr]
     assert numbers(random) != numbers(own)
-
-
-# -- what is refused ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
