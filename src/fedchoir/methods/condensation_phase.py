@@ -10,6 +10,8 @@ from fedchoir.condensation.matching import Embed, Goal, Goals, Recipe, condense,
 from fedchoir.condensation.networks import random_network
 from fedchoir.condensation.private_release import Bank, release
 from fedchoir.condensation.sample_space import decode, for_network, pack, siamese, unpack
+from fedchoir.condensation.text import private_statistics, write_texts
+from fedchoir.condensation.text_release import noised_statistics
 from fedchoir.core.private_training import noise_source
 from fedchoir.methods.api import Client, Field, Method, Settings
 from fedchoir.utils.rng import generator
@@ -62,6 +64,8 @@ class CondensationPhase(Method):
     params: CondensingParams
 
     def condense(self, client: Client) -> None:
+        if self.spec.inputs.modality == "text":
+            return self.condense_texts(client)
         inputs, recipe = self.spec.inputs, self.recipe
         start = start_noise(len(self.spec.classes), inputs.shape, recipe, inputs.modality, client.seed)
         if "own_set" in client.memory:
@@ -69,6 +73,21 @@ class CondensationPhase(Method):
         goals, counts = self.noisy_goals(client) if self.params.release_noise else self.goals(client)
         owned = counts >= self.params.smallest_class
         made, loss = condense(start.to(client.device), goals, owned, recipe, inputs.modality)
+        client.log_loss("condense", loss)
+        client.memory["own_set"], client.memory["own_classes"] = pack(made, inputs.modality), owned.float()
+
+    def condense_texts(self, client: Client) -> None:
+        """New texts with the frequencies of the private ones' tokens (`condensation.text`)."""
+        p, inputs, classes = self.params, self.spec.inputs, len(self.spec.classes)
+        private = client.private.to("cpu")
+        if p.release_noise:
+            noise = noise_source(client, std=p.release_noise)
+            found = noised_statistics(private, classes, inputs.vocabulary, p.release_noise, noise)
+            client.noisy_releases += 1
+        else:
+            found = private_statistics(private, classes, inputs.vocabulary, p.smallest_class)
+        owned = found.usable(p.smallest_class)
+        made, loss = write_texts(found, owned, p.per_class, inputs.shape[0], client.generator("condense"))
         client.log_loss("condense", loss)
         client.memory["own_set"], client.memory["own_classes"] = pack(made, inputs.modality), owned.float()
 

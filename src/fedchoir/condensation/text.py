@@ -1,0 +1,199 @@
+"""Condensation of texts: new ones whose tokens and pairs of tokens are as frequent as in the private ones of a class.
+
+That is distribution matching, too. For an embedding table of independent random rows e_v with E‖e_v‖² = 1, and
+frequencies p and q of tokens v,
+
+    E_e ‖ Σ_v p_v e_v − Σ_v q_v e_v ‖² = ‖ p − q ‖²
+
+so class means of mean embeddings match under all random tables where frequencies match, and under random filters over
+two tokens where those of pairs do. Token ids have no gradient. Texts are written by herding instead (Chen, Welling and
+Smola, UAI 2010): the next token is the one that is farthest behind its frequency.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedchoir.condensation.token_runs import runs
+from fedchoir.data.samples import Samples
+
+LONGEST_RUN = 3  # tokens in a row that a written text may share with a private one
+
+
+@dataclass(frozen=True)
+class Frequencies:
+    """What the texts of one class have in common.
+
+    Attributes:
+        tokens: ids that may be sent, ascending.
+        shares: of these tokens in a text, in the mean; they sum to 1.
+        pairs: neighbouring tokens that may be sent, M×2 positions in ``tokens``, in the order of the first; the first
+            is −1 at the start of a text.
+        follow: for each pair, how often the second one follows the first.
+        first, last: ids that all texts begin and end with, such as [CLS] and [SEP].
+        length: of a text, in the mean, without those.
+    """
+
+    tokens: Tensor
+    shares: Tensor
+    pairs: Tensor
+    follow: Tensor
+    length: int
+    first: tuple[int, ...] = ()
+    last: tuple[int, ...] = ()
+
+    def distance(self, texts: Tensor) -> Tensor:
+        """‖p − q‖² with q the shares of tokens in ``texts``."""
+        found = (texts.reshape(1, -1) == self.tokens[:, None]).sum(dim=1)
+        return (self.shares - found / found.sum().clamp_min(1)).square().sum()
+
+
+def frequencies(texts: Tensor, vocabulary: int, fewest: int) -> Frequencies:
+    """Count tokens and pairs, each text with weight 1. Those in fewer than ``fewest`` texts are left out: they could
+    identify somebody."""
+    present = texts != 0
+    lengths = present.sum(dim=1).clamp_min(1)
+    first, last = _frame(texts, lengths)
+    body = present & ~torch.isin(texts, torch.tensor([*first, *last], dtype=torch.int64))
+    rows = torch.arange(len(texts))[:, None].expand_as(texts)
+    weights = (1 / body.sum(dim=1).clamp_min(1))[:, None].expand_as(texts)
+    ids, counts, shares = _counted(texts[body], rows[body], weights[body])
+    tokens, shares = ids[counts >= fewest], shares[counts >= fewest]
+    before = torch.cat([torch.zeros_like(texts[:, :1]), texts[:, :-1] * body[:, :-1]], dim=1)
+    codes, counts, follow = _counted((before * vocabulary + texts)[body], rows[body], torch.ones_like(weights)[body])
+    codes, follow = codes[counts >= fewest], follow[counts >= fewest]
+    ends = torch.stack([codes // vocabulary, codes % vocabulary], dim=1)
+    known = torch.isin(ends[:, 1], tokens) & (torch.isin(ends[:, 0], tokens) | (ends[:, 0] == 0))
+    ends, follow = ends[known], follow[known]
+    pairs = torch.searchsorted(tokens, ends)
+    pairs[ends[:, 0] == 0, 0] = -1
+    often = torch.zeros(vocabulary).index_add_(0, before[body], torch.ones(int(body.sum())))
+    length = max(1, round(float(body.sum(dim=1).float().mean())))
+    return Frequencies(tokens, shares / shares.sum(), pairs, follow / often[ends[:, 0]], length, first, last)
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """All that is used of a client's private texts.
+
+    Attributes:
+        counts: texts of each class, C.
+        classes: of each class, what its texts have in common.
+        private_runs: hashes of runs of `LONGEST_RUN` + 1 tokens in any text (`token_runs.runs`); none is written.
+    """
+
+    counts: Tensor
+    classes: tuple[Frequencies, ...]
+    private_runs: Tensor
+
+    def usable(self, smallest: int) -> Tensor:
+        """Which classes have enough texts, and tokens that may be sent."""
+        return (self.counts >= smallest) & torch.tensor([len(each.tokens) > 0 for each in self.classes])
+
+
+def private_statistics(private: Samples, classes: int, vocabulary: int, fewest: int) -> Statistics:
+    texts = private.inputs[:]
+    found = tuple(frequencies(texts[private.labels == c], vocabulary, fewest) for c in range(classes))
+    return Statistics(private.labels.bincount(minlength=classes), found, runs(texts, LONGEST_RUN + 1))
+
+
+def write_texts(
+    found: Statistics, owned: Tensor, count: int, width: int, draw: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """``count`` texts of each owned class, C×count×width, and Σ_c ‖p_c − q_c‖² of their tokens; other classes are 0."""
+    made = torch.zeros(len(owned), count, width, dtype=torch.int64)
+    distance = torch.zeros(())
+    for c in owned.nonzero().flatten().tolist():
+        made[c] = write(found.classes[c], count, width, draw, found.private_runs)
+        distance += found.classes[c].distance(made[c])
+    return made, distance
+
+
+def _counted(values: Tensor, rows: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Every value, the number of rows that have it, and the sum of its weights."""
+    found, position = values.unique(return_inverse=True)
+    in_rows = (rows * len(found) + position).unique() % max(len(found), 1)
+    total = torch.zeros(len(found), dtype=torch.float32).index_add_(0, position, weights)
+    return found, torch.bincount(in_rows, minlength=len(found)), total
+
+
+def _frame(texts: Tensor, lengths: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The token that all texts begin with, and the one that all texts end with that were not cut; () if they differ."""
+    whole = lengths < texts.shape[1]
+    begin, end = texts[:, 0].unique().tolist(), texts[whole].gather(1, lengths[whole, None] - 1).unique().tolist()
+    return (tuple(begin) if len(begin) == 1 else ()), (tuple(end) if len(end) == 1 else ())
+
+
+def write(wanted: Frequencies, count: int, width: int, draw: torch.Generator, private_runs: Tensor) -> Tensor:
+    """``count`` texts, count×width token ids, padded with 0.
+
+    Args:
+        draw: sets how far behind each token is at the start. Another draw gives other texts.
+        private_runs: hashes of runs that are not written.
+    """
+    writer = _Writer(wanted, draw, private_runs)
+    texts = torch.zeros(count, width, dtype=torch.int64)
+    room = min(wanted.length, width - len(wanted.first) - len(wanted.last))
+    for row in range(count):
+        ids = [*wanted.first, *writer.text(room), *wanted.last]
+        texts[row, : len(ids)] = torch.tensor(ids)
+    return texts
+
+
+class _Writer:
+    """Counts how far every token and every pair is behind its frequency; those that are written step back by 1."""
+
+    def __init__(self, wanted: Frequencies, draw: torch.Generator, private_runs: Tensor) -> None:
+        self.wanted, self.private_runs = wanted, private_runs
+        self.behind = torch.rand(len(wanted.tokens), generator=draw) - 1
+        self.pair_behind = torch.rand(len(wanted.pairs), generator=draw)
+        firsts = wanted.pairs[:, 0].contiguous()
+        bounds = torch.searchsorted(firsts, torch.arange(-1, len(wanted.tokens) + 1))
+        self.bounds = bounds.tolist()
+
+    def text(self, length: int) -> list[int]:
+        ids: list[int] = []
+        previous = -1
+        while len(ids) < length:
+            self.behind += self.wanted.shares
+            row = slice(self.bounds[previous + 1], self.bounds[previous + 2])
+            seconds = self.wanted.pairs[row, 1]
+            self.pair_behind[row] += self.wanted.follow[row]
+            score = self.behind.index_add(0, seconds, self.pair_behind[row])
+            previous = self._best(score, ids)
+            if previous < 0:
+                break
+            self.behind[previous] -= 1
+            self.pair_behind[row] -= (seconds == previous).float()
+            ids.append(int(self.wanted.tokens[previous]))
+        return ids
+
+    def _best(self, score: Tensor, ids: Sequence[int]) -> int:
+        """The position of the best token that does not complete a private run; −1: there is none."""
+        while True:
+            best = int(score.argmax())
+            if score[best] == -torch.inf:
+                return -1
+            run = torch.tensor([[*ids[len(ids) - LONGEST_RUN :], int(self.wanted.tokens[best])]])
+            if len(ids) < LONGEST_RUN or not _has(self.private_runs, runs(run, LONGEST_RUN + 1)):
+                return best
+            score[best] = -torch.inf
+
+
+def _has(ascending: Tensor, value: Tensor) -> bool:
+    place = int(torch.searchsorted(ascending, value))
+    return place < len(ascending) and bool(ascending[place] == value)
+
+
+def find_text_fault(texts: Tensor, vocabulary: int) -> str:
+    """Why received token ids, M×length, cannot be used; empty where they can."""
+    if not texts.numel():
+        return ""
+    if int(texts.amin()) < 0 or int(texts.amax()) >= vocabulary:
+        return f"a token id outside the vocabulary of {vocabulary}"
+    padding = texts == 0
+    if bool((padding[:, :-1] & ~padding[:, 1:]).any()):
+        return "padding (0) before a token"
+    return "a text without tokens" if bool(padding[:, 0].any()) else ""
