@@ -46,17 +46,17 @@ class Frequencies:
 
     def distance(self, texts: Tensor) -> Tensor:
         """‖p − q‖² with q the shares of tokens in ``texts``."""
-        found = (texts.reshape(1, -1) == self.tokens[:, None]).sum(dim=1)
+        found = texts.flatten().bincount(minlength=int(self.tokens[-1]) + 1)[self.tokens]
         return (self.shares - found / found.sum().clamp_min(1)).square().sum()
 
 
 def frequencies(texts: Tensor, vocabulary: int, fewest: int) -> Frequencies:
     """Count tokens and pairs, each text with weight 1. Those in fewer than ``fewest`` texts are left out: they could
     identify somebody."""
-    present = texts != 0
-    lengths = present.sum(dim=1).clamp_min(1)
-    first, last = _frame(texts, lengths)
-    body = present & ~torch.isin(texts, torch.tensor([*first, *last], dtype=torch.int64))
+    texts = texts.gather(1, (texts == 0).byte().argsort(dim=1, stable=True))  # padding goes to the end
+    texts = texts[texts[:, 0] != 0]
+    first, last = _frame(texts, fewest)
+    body = (texts != 0) & ~torch.isin(texts, torch.tensor([*first, *last], dtype=torch.int64))
     rows = torch.arange(len(texts))[:, None].expand_as(texts)
     weights = (1 / body.sum(dim=1).clamp_min(1))[:, None].expand_as(texts)
     ids, counts, shares = _counted(texts[body], rows[body], weights[body])
@@ -70,7 +70,7 @@ def frequencies(texts: Tensor, vocabulary: int, fewest: int) -> Frequencies:
     pairs = torch.searchsorted(tokens, ends)
     pairs[ends[:, 0] == 0, 0] = -1
     often = torch.zeros(vocabulary).index_add_(0, before[body], torch.ones(int(body.sum())))
-    length = max(1, round(float(body.sum(dim=1).float().mean())))
+    length = max(1, round(int(body.sum()) / max(len(texts), 1)))
     return Frequencies(tokens, shares / shares.sum(), pairs, follow / often[ends[:, 0]], length, first, last)
 
 
@@ -119,11 +119,17 @@ def _counted(values: Tensor, rows: Tensor, weights: Tensor) -> tuple[Tensor, Ten
     return found, torch.bincount(in_rows, minlength=len(found)), total
 
 
-def _frame(texts: Tensor, lengths: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The token that all texts begin with, and the one that all texts end with that were not cut; () if they differ."""
+def _frame(texts: Tensor, fewest: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The token that all texts begin with and have once, and the one that all texts end with that were not cut."""
+    lengths = (texts != 0).sum(dim=1)
     whole = lengths < texts.shape[1]
-    begin, end = texts[:, 0].unique().tolist(), texts[whole].gather(1, lengths[whole, None] - 1).unique().tolist()
-    return (tuple(begin) if len(begin) == 1 else ()), (tuple(end) if len(end) == 1 else ())
+    ends = texts[:, 0], texts[whole].gather(1, lengths[whole, None] - 1).flatten()
+    first, last = (tuple(end[:1].tolist()) if _once_each(end, texts, fewest) else () for end in ends)
+    return first, last
+
+
+def _once_each(ends: Tensor, texts: Tensor, fewest: int) -> bool:
+    return len(ends) >= fewest and bool((ends == ends[0]).all()) and int((texts == ends[0]).sum()) == len(ends)
 
 
 def write(wanted: Frequencies, count: int, width: int, draw: torch.Generator, private_runs: Tensor) -> Tensor:
@@ -135,9 +141,8 @@ def write(wanted: Frequencies, count: int, width: int, draw: torch.Generator, pr
     """
     writer = _Writer(wanted, draw, private_runs)
     texts = torch.zeros(count, width, dtype=torch.int64)
-    room = min(wanted.length, width - len(wanted.first) - len(wanted.last))
     for row in range(count):
-        ids = [*wanted.first, *writer.text(room), *wanted.last]
+        ids = writer.text(width)
         texts[row, : len(ids)] = torch.tensor(ids)
     return texts
 
@@ -150,41 +155,39 @@ class _Writer:
         self.behind = torch.rand(len(wanted.tokens), generator=draw) - 1
         self.pair_behind = torch.rand(len(wanted.pairs), generator=draw)
         firsts = wanted.pairs[:, 0].contiguous()
-        bounds = torch.searchsorted(firsts, torch.arange(-1, len(wanted.tokens) + 1))
-        self.bounds = bounds.tolist()
+        self.bounds = torch.searchsorted(firsts, torch.arange(-1, len(wanted.tokens) + 1)).tolist()
 
-    def text(self, length: int) -> list[int]:
-        ids: list[int] = []
-        previous = -1
-        while len(ids) < length:
-            self.behind += self.wanted.shares
+    def text(self, width: int) -> list[int]:
+        wanted, ids, previous = self.wanted, list(self.wanted.first), -1
+        end = min(len(ids) + wanted.length, width - len(wanted.last))
+        while len(ids) < end:
+            self.behind += wanted.shares
             row = slice(self.bounds[previous + 1], self.bounds[previous + 2])
-            seconds = self.wanted.pairs[row, 1]
-            self.pair_behind[row] += self.wanted.follow[row]
-            score = self.behind.index_add(0, seconds, self.pair_behind[row])
-            previous = self._best(score, ids)
+            seconds = wanted.pairs[row, 1]
+            self.pair_behind[row] += wanted.follow[row]
+            previous = self._best(self.behind.index_add(0, seconds, self.pair_behind[row]), ids)
             if previous < 0:
                 break
             self.behind[previous] -= 1
             self.pair_behind[row] -= (seconds == previous).float()
-            ids.append(int(self.wanted.tokens[previous]))
-        return ids
+            ids.append(int(wanted.tokens[previous]))
+        while wanted.last and self._is_private([*ids, *wanted.last]):
+            ids.pop()
+        return [*ids, *wanted.last]
 
     def _best(self, score: Tensor, ids: Sequence[int]) -> int:
         """The position of the best token that does not complete a private run; −1: there is none."""
-        while True:
-            best = int(score.argmax())
-            if score[best] == -torch.inf:
-                return -1
-            run = torch.tensor([[*ids[len(ids) - LONGEST_RUN :], int(self.wanted.tokens[best])]])
-            if len(ids) < LONGEST_RUN or not _has(self.private_runs, runs(run, LONGEST_RUN + 1)):
+        while score[best := int(score.argmax())] > -torch.inf:
+            if not self._is_private([*ids, int(self.wanted.tokens[best])]):
                 return best
             score[best] = -torch.inf
+        return -1
 
-
-def _has(ascending: Tensor, value: Tensor) -> bool:
-    place = int(torch.searchsorted(ascending, value))
-    return place < len(ascending) and bool(ascending[place] == value)
+    def _is_private(self, ids: Sequence[int]) -> bool:
+        """Whether the last tokens are a run of a private text."""
+        run = runs(torch.tensor([ids[-LONGEST_RUN - 1 :]]), LONGEST_RUN + 1)
+        place = int(torch.searchsorted(self.private_runs, run)) if len(run) else len(self.private_runs)
+        return place < len(self.private_runs) and bool(self.private_runs[place] == run)
 
 
 def find_text_fault(texts: Tensor, vocabulary: int) -> str:
