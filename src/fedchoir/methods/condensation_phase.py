@@ -36,7 +36,10 @@ class CondensingParams(Settings):
     condense_batch: int = Field(32, ge=1, description="private samples of a class in a step of condensation")
     network_width: int = Field(32, ge=4, description="channels of the random networks; a quarter of an MLP's width")
     smallest_class: int = Field(
-        5, ge=1, description="a class with fewer private samples is not condensed: its mean would show them"
+        5,
+        ge=1,
+        description="a class with fewer private samples is not condensed: its mean would show them; nor is a token "
+        "that fewer private texts of the class have",
     )
     release_noise: float = Field(
         0.0, ge=0, description="σ of differential privacy: noise of one release of class means; 0: no noise"
@@ -58,6 +61,8 @@ class CondensationPhase(Method):
     With ``release_noise`` σ the private samples are used once: sums of embeddings of unit length under R fixed random
     networks, and counts, leave them with Gaussian noise (`condensation.private_release`). That costs the ε of one
     Gaussian release, whatever is trained with it.
+
+    Texts are token ids, and no gradient leads to them: their frequencies are matched instead (`condensation.text`).
     """
 
     Params = CondensingParams
