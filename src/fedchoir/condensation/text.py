@@ -59,17 +59,16 @@ def frequencies(texts: Tensor, vocabulary: int, fewest: int) -> Frequencies:
     body = (texts != 0) & ~torch.isin(texts, torch.tensor([*first, *last], dtype=torch.int64))
     rows = torch.arange(len(texts))[:, None].expand_as(texts)
     weights = (1 / body.sum(dim=1).clamp_min(1))[:, None].expand_as(texts)
-    ids, counts, shares = _counted(texts[body], rows[body], weights[body])
-    tokens, shares = ids[counts >= fewest], shares[counts >= fewest]
+    tokens, shares = _frequent(texts[body], rows[body], weights[body], fewest)
     before = torch.cat([torch.zeros_like(texts[:, :1]), texts[:, :-1] * body[:, :-1]], dim=1)
-    codes, counts, follow = _counted((before * vocabulary + texts)[body], rows[body], torch.ones_like(weights)[body])
-    codes, follow = codes[counts >= fewest], follow[counts >= fewest]
+    codes = (before * vocabulary + texts)[body]
+    codes, follow = _frequent(codes, rows[body], torch.ones(len(codes)), fewest)
     ends = torch.stack([codes // vocabulary, codes % vocabulary], dim=1)
     known = torch.isin(ends[:, 1], tokens) & (torch.isin(ends[:, 0], tokens) | (ends[:, 0] == 0))
     ends, follow = ends[known], follow[known]
     pairs = torch.searchsorted(tokens, ends)
     pairs[ends[:, 0] == 0, 0] = -1
-    often = torch.zeros(vocabulary).index_add_(0, before[body], torch.ones(int(body.sum())))
+    often = before[body].bincount(minlength=vocabulary)
     length = max(1, round(int(body.sum()) / max(len(texts), 1)))
     return Frequencies(tokens, shares / shares.sum(), pairs, follow / often[ends[:, 0]], length, first, last)
 
@@ -111,12 +110,13 @@ def write_texts(
     return made, distance
 
 
-def _counted(values: Tensor, rows: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Every value, the number of rows that have it, and the sum of its weights."""
+def _frequent(values: Tensor, rows: Tensor, weights: Tensor, fewest: int) -> tuple[Tensor, Tensor]:
+    """The values that at least ``fewest`` rows have, ascending, and the sums of their weights."""
     found, position = values.unique(return_inverse=True)
     in_rows = (rows * len(found) + position).unique() % max(len(found), 1)
     total = torch.zeros(len(found), dtype=torch.float32).index_add_(0, position, weights)
-    return found, torch.bincount(in_rows, minlength=len(found)), total
+    kept = in_rows.bincount(minlength=len(found)) >= fewest
+    return found[kept], total[kept]
 
 
 def _frame(texts: Tensor, fewest: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -94,7 +94,8 @@ class CondensationPhase(Method):
         owned = found.usable(p.smallest_class)
         made, loss = write_texts(found, owned, p.per_class, inputs.shape[0], client.generator("condense"))
         client.log_loss("condense", loss)
-        client.memory["own_set"], client.memory["own_classes"] = pack(made, inputs.modality), owned.float()
+        client.memory["own_set"] = pack(made, inputs.modality).to(client.device)
+        client.memory["own_classes"] = owned.float().to(client.device)
 
     def goals(self, client: Client) -> tuple[Goals, Tensor]:
         """What each step matches, with embedders and samples drawn anew, and the number of samples of each class."""
