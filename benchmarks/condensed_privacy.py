@@ -5,7 +5,8 @@
 
 ``audit`` attacks every client's set in the last checkpoint of a run (`condensation.audit`): AUC of membership by
 the nearest synthetic sample and by class means under random networks, the distance of synthetic samples to private ones
-relative to that between private ones, and the best match in dB with that of as many test samples.
+relative to that between private ones, and the best match in dB with that of as many test samples. Of texts, the longest
+run of tokens in common in place of dB, and the number of private texts that have the rarest sent token.
 
 ``epsilon`` runs Choir on digits-lite with `simple_cnn@16` at every client, once without noise and once for each ε at
 δ = 1e-5, and SOLO with the same augmentation. Finished runs are not repeated.
@@ -58,12 +59,16 @@ def labelled(samples: Samples, own: Samples) -> Labelled:
 
 
 def print_audits(folders: list[Path]) -> None:
-    print("run, client: samples; AUC nearest; AUC class means; distance; best match, that of test samples (dB)")
+    print(
+        "run, client: samples; AUC nearest; AUC class means; distance; best match, that of test samples (dB, or tokens"
+    )
+    print("in a row); of texts, the fewest private ones with a sent token")
     for folder in folders:
         for name, count, found in audits(folder):
+            rarest = "" if found.rarest is None else f"; {found.rarest}"
             print(
                 f"{folder.name}, {name}: {count}; {found.nearest}; {found.embedded}; {found.distance:.2f}; "
-                f"{found.best:.1f}, {found.chance:.1f}"
+                f"{found.best:.1f}, {found.chance:.1f}{rarest}"
             )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from tests.condensation.test_text import VOCABULARY, WIDTH, draw_texts, written
 
 from fedchoir.condensation.audit import Labelled, audit
 from fedchoir.utils.input_spec import InputSpec
@@ -37,3 +38,31 @@ def test_classes_that_were_not_sent_are_left_out() -> None:
     zeros = Labelled(private.samples[private.labels == 0], private.labels[private.labels == 0])
     found = audit(zeros, private, unseen, INPUTS, classes=2, seed=0)
     assert found.nearest.value == 1.0
+
+
+TEXT = InputSpec("text", (WIDTH,), vocabulary=VOCABULARY)
+
+
+def texts(count: int, seed: int) -> Labelled:
+    return Labelled(draw_texts(count, seed), torch.arange(count) % 2)
+
+
+def test_copies_of_texts_are_found() -> None:
+    private, unseen = texts(60, 0), texts(60, 10)
+    found = audit(Labelled(private.samples[:20], private.labels[:20]), private, unseen, TEXT, classes=2, seed=0)
+    assert found.nearest.value > 0.6
+    assert found.distance < 0.01
+    assert found.best == (private.samples[:20] != 0).sum(dim=1).max()
+    assert found.chance < 10
+    assert found.rarest == 1
+
+
+def test_written_texts_are_no_copies() -> None:
+    private, unseen = texts(200, 0), texts(200, 10)
+    made = torch.cat([written(private.samples[private.labels == c]) for c in range(2)])
+    found = audit(Labelled(made, torch.arange(2).repeat_interleave(10)), private, unseen, TEXT, classes=2, seed=0)
+    assert found.nearest.low < 0.5 < found.nearest.high
+    assert found.distance > 0.7
+    assert found.best <= found.chance
+    assert found.rarest is not None
+    assert found.rarest >= 5

@@ -17,6 +17,9 @@ def test_pixels_survive_the_journey_within_half_a_step() -> None:
     assert (unpack(sent) - pixels).abs().max() <= 0.5 / 255 + 1e-6
     numbers = torch.randn(4, 7)
     assert torch.equal(unpack(pack(numbers, "table")), numbers)
+    tokens = torch.tensor([[7, 100_000, 0]])
+    assert pack(tokens, "text").dtype == torch.int32
+    assert torch.equal(unpack(pack(tokens, "text")), tokens)
 
 
 def test_one_image_holds_four_smaller_ones_in_order() -> None:
@@ -56,18 +59,22 @@ def test_received_samples_are_a_data_set_that_a_model_takes(modality: str) -> No
     assert samples.transform(samples.inputs).dtype == torch.float32
 
 
+def test_received_texts_are_token_ids_that_can_be_augmented() -> None:
+    tokens = torch.tensor([[5, 6, 7, 0], [8, 0, 0, 0]])
+    samples = as_samples(pack(tokens, "text"), torch.tensor([0, 1]), "text")
+    assert samples.transform is not None
+    assert torch.equal(samples.transform(samples.inputs), tokens)
+    assert samples.augment(samples.inputs, "strong", torch.Generator().manual_seed(0)).shape == tokens.shape
+
+
 @pytest.mark.parametrize(
     ("inputs", "formation", "why"),
     [
-        (
-            InputSpec("text", (12,), vocabulary=99),
-            1,
-            "feddm is not possible for text samples: token ids have no gradient",
-        ),
+        (InputSpec("text", (12,), vocabulary=99), 2, "formation = 2 is for images, not for text samples; set it to 1"),
         (InputSpec("table", (5,)), 2, "formation = 2 is for images, not for table samples; set it to 1"),
         (InputSpec.image(32), 3, "formation = 3 does not divide the image size"),
     ],
 )
 def test_what_cannot_be_condensed_is_refused(inputs: InputSpec, formation: int, why: str) -> None:
     with pytest.raises(UsageError, match=why):
-        check_modality(inputs, formation, "feddm")
+        check_modality(inputs, formation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from fedchoir.condensation.sets import check_public, check_received, find_fault,
 from fedchoir.payload import Payload, PayloadError
 from fedchoir.utils.input_spec import InputSpec
 
-TABLE, IMAGE = InputSpec("table", (5,)), InputSpec.image(4)
+TABLE, IMAGE, TEXT = InputSpec("table", (5,)), InputSpec.image(4), InputSpec("text", (3,), vocabulary=50)
 
 
 def sent(**changes: Any) -> Payload:
@@ -23,8 +24,8 @@ def probabilities(*shape: int) -> torch.Tensor:
 
 
 def test_a_proper_set_has_no_fault() -> None:
-    assert find_fault(sent(), "table") == ""
-    assert find_fault(sent(soft=probabilities(3, 2, 1, 3)), "table") == ""
+    assert find_fault(sent(), TABLE) == ""
+    assert find_fault(sent(soft=probabilities(3, 2, 1, 3)), TABLE) == ""
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,7 @@ def test_a_proper_set_has_no_fault() -> None:
     ],
 )
 def test_faults_of_clients(changes: dict[str, Any], why: str) -> None:
-    assert find_fault(sent(**changes), "table") == why
+    assert find_fault(sent(**changes), TABLE) == why
 
 
 def test_sets_are_joined_without_classes_that_nobody_owns() -> None:
@@ -95,3 +96,33 @@ def test_samples_are_repeated_in_turn() -> None:
     assert repeated(rows, 7).tolist() == [[0, 1], [2, 3], [4, 5], [0, 1], [2, 3], [4, 5], [0, 1]]
     assert torch.equal(repeated(rows, 3), rows)
     assert repeated(rows[:0], 7).shape == (0, 2)
+
+
+BAD_TEXTS = [
+    ([1, 50, 0], "a token id outside the vocabulary of 50"),
+    ([-1, 2, 0], "a token id outside the vocabulary of 50"),
+    ([1, 0, 2], r"padding \(0\) before a token"),
+    ([0, 0, 0], "a text without tokens"),
+]
+
+
+@pytest.mark.parametrize(("text", "why"), BAD_TEXTS)
+def test_faults_of_texts(text: list[int], why: str) -> None:
+    good = torch.tensor([4, 5, 0], dtype=torch.int32)
+    bad = torch.tensor(text, dtype=torch.int32)
+    owned = torch.tensor([1.0, 0.0])
+    assert find_fault(Payload(condensed=torch.stack([good, bad])[:, None], owned=owned), TEXT) == ""  # it is dropped
+    found = find_fault(Payload(condensed=torch.stack([bad, good])[:, None], owned=owned), TEXT)
+    assert re.fullmatch(f"condensed has {why}", found)
+    with pytest.raises(PayloadError, match=f"a condensed sample has {why}"):
+        check_received(Payload(samples=torch.stack([good, bad]), labels=torch.tensor([0, 1])), TEXT, classes=2, tiles=1)
+
+
+def test_texts_are_int32() -> None:
+    received = join_sets([Payload(condensed=torch.ones(2, 1, 3, dtype=torch.int32), owned=torch.ones(2))], TEXT)
+    check_received(received, TEXT, classes=2, tiles=1)
+    with pytest.raises(PayloadError, match="do not fit text 3"):
+        check_received(Payload({**received, "samples": received["samples"].long()}), TEXT, classes=2, tiles=1)
+    nobody = Payload(condensed=torch.zeros(2, 1, 3, dtype=torch.int32), owned=torch.zeros(2))
+    assert find_fault(nobody, TEXT) == ""
+    check_received(join_sets([nobody], TEXT), TEXT, classes=2, tiles=1)

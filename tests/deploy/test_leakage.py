@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -91,3 +92,29 @@ def test_copies_of_private_samples_are_found(site: LocalSite) -> None:
 
 def test_methods_without_synthetic_samples_have_nothing_to_attack(site: LocalSite) -> None:
     assert attack_synthetic(rehearse(federation("fedmd", models=("mlp", "simple_cnn@4")), site, epochs=1)) is None
+
+
+def test_texts_are_searched_for_private_runs_and_rare_tokens(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    words = np.array([f"w{i}" for i in range(30)])
+    rows = [
+        {"text": " ".join([f"class{i % 2}", *rng.choice(words, 12)]), "label": f"c{i % 2}", "split": split}
+        for split in ("train", "test")
+        for i in range(40)
+    ]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    site = LocalSite("a", "bag_of_embeddings@8", tmp_path / "a.jsonl", tmp_path / "work", device="cpu")
+    agreed = {"modality": "text", "vocabulary": 256, "max_length": 16, "local_lr": 0.01, "per_class": 3}
+    sites = [
+        {"name": name, "model": model, "key": f"{name}.pub"} for name, model in (("a", site.model), ("b", "bigru@8"))
+    ]
+    planned = FederationFile.model_validate({"method": "choir", "rounds": 2, "sites": sites, "settings": agreed})
+    found = attack_synthetic(rehearse(planned, site, epochs=1))
+    assert found is not None
+    assert found.best <= 3
+    assert found.rarest is not None
+    assert found.rarest >= 5
+    report = "\n".join(describe_leakage(planned, site, epochs=1))
+    assert f"most tokens in a row of a private text: {found.best:.0f}; your test texts reach" in report
+    assert f"every token that you would send is in {found.rarest} or more of your texts of its class" in report
+    assert " dB" not in report

@@ -265,13 +265,28 @@ def test_methods_without_labels_are_refused(condensed: Callable[..., Experiment]
         run(condensed("fedmd-ssl"))
 
 
-def test_text_is_refused(tmp_path: Path) -> None:
+def test_texts_of_one_vocabulary_are_a_public_set(tmp_path: Path) -> None:
     for name in "ab":
-        lines = [json.dumps({"text": f"word{i} good", "label": "yn"[i % 2]}) for i in range(60)]
+        lines = [
+            json.dumps({"text": f"{['bad', 'good'][i % 2]} film {i % 3} word{i}", "label": "ny"[i % 2]})
+            for i in range(60)
+        ]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
-    experiment = Experiment(method="fedmd", scenario=str(tmp_path), public="condensed", out=tmp_path / "run")
-    with pytest.raises(UsageError, match="public = 'condensed' is not possible for text samples: token ids"):
-        run(experiment)
+    experiment = Experiment(
+        method="fedmd", scenario=str(tmp_path), public="condensed", models=("textcnn@8", "bag_of_embeddings@8"),
+        rounds=1, out=tmp_path / "run", settings={"per_class": 3, "local_epochs": 1, "public_size": 12},
+    )  # fmt: skip
+    s = FederationHarness(experiment)
+    s.run_rounds()
+    one, two = (client.public_samples(s.batch(12)) for client in s.clients)
+    assert torch.equal(one, two)
+    stored = s.clients[0].stored_tensor("public_samples")
+    assert stored.dtype == torch.int32
+    assert int(stored.max()) > 0
+    bad = stored.clone()
+    bad[0, 0] = s.spec.inputs.vocabulary
+    with pytest.raises(PayloadError, match="a token id outside the vocabulary"):
+        s.method.store_public(s.clients[0], Payload(samples=bad))
 
 
 def test_its_options_are_not_those_of_other_public_sets(small: Callable[..., Experiment]) -> None:

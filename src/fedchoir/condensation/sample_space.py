@@ -1,7 +1,7 @@
 """The space in which samples are condensed, and what of it travels.
 
 Images: pixels in [0, 1], sent as uint8. Tables, series and tensors: what the sender's transform gives, in standard
-units, sent as float32. Every client's model takes both.
+units, sent as float32. Texts: token ids, sent as int32 (`condensation.text`). Every client's model takes them.
 """
 
 from collections.abc import Callable
@@ -14,6 +14,7 @@ from fedchoir.data.image.augment import AFFINE_DEGREES, AFFINE_SHIFT, AFFINE_ZOO
 from fedchoir.data.image.image_set import ImageSet
 from fedchoir.data.samples import Samples, Transform
 from fedchoir.data.series.series_set import SeriesSet
+from fedchoir.data.text.text_set import TextSet
 from fedchoir.data.torch_datasets.tensor_set import TensorSet
 from fedchoir.utils.errors import UsageError
 from fedchoir.utils.input_spec import InputSpec
@@ -25,13 +26,8 @@ CONTRAST = 0.25
 Change = Callable[[Tensor], Tensor]
 
 
-def check_modality(inputs: InputSpec, formation: int, method: str) -> None:
+def check_modality(inputs: InputSpec, formation: int) -> None:
     """Raise `UsageError` where samples cannot be condensed."""
-    if inputs.modality == "text":
-        raise UsageError(
-            f"{method} is not possible for text samples: token ids have no gradient, so they cannot be condensed; "
-            "choir-v1, fccl+ and fedmd exchange outputs instead"
-        )
     if formation > 1 and inputs.modality != "image":
         raise UsageError(f"formation = {formation} is for images, not for {inputs.modality} samples; set it to 1")
     if formation > 1 and any(side % formation for side in inputs.shape[1:]):
@@ -44,6 +40,8 @@ def plain(samples: Samples, index: Tensor, transform: Transform | None = None) -
     chosen = samples.inputs[index]
     if samples.modality == "image":
         return chosen.to(torch.float32) / 255
+    if samples.modality == "text":
+        return chosen
     own = samples.transform or transform
     assert own is not None
     return own(chosen).clamp(-LARGEST, LARGEST)
@@ -63,16 +61,20 @@ def for_network(samples: Tensor, modality: str) -> Tensor:
 
 
 def sent_dtype(modality: str) -> str:
-    return "uint8" if modality == "image" else "float32"
+    return {"image": "uint8", "text": "int32"}.get(modality, "float32")
 
 
 def pack(samples: Tensor, modality: str) -> Tensor:
     """What travels."""
+    if modality == "text":
+        return samples.to(torch.int32)
     return (samples * 255).round().to(torch.uint8) if modality == "image" else samples.float()
 
 
 def unpack(packed: Tensor) -> Tensor:
     """The inverse of `pack`."""
+    if packed.dtype == torch.int32:
+        return packed.long()
     return packed.float() / 255 if packed.dtype == torch.uint8 else packed
 
 
@@ -80,6 +82,8 @@ def as_samples(packed: Tensor, labels: Tensor, modality: str) -> Samples:
     """Received samples as a data set, to be augmented like private ones."""
     if modality == "image":
         return ImageSet(packed.contiguous(), labels)
+    if modality == "text":
+        return TextSet(unpack(packed), labels)
     return SeriesSet(packed, labels, scaling="none") if modality == "series" else TensorSet(packed, labels)
 
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fedchoir.condensation.sample_space import LARGEST, sent_dtype
+from fedchoir.condensation.text import find_text_fault
 from fedchoir.payload import Payload, PayloadError
 from fedchoir.utils.input_spec import InputSpec
 
@@ -13,12 +14,15 @@ ROUNDING = 1e-3  # of probabilities that should add up to 1
 MOST = 100_000  # received samples of all clients together
 
 
-def find_fault(payload: Payload, modality: str) -> str:
+def find_fault(payload: Payload, inputs: InputSpec) -> str:
     """Why a client's set, whose names, shapes and dtypes are right, cannot be used; empty where it can."""
     owned = payload["owned"]
     if not bool(((owned == 0) | (owned == 1)).all()):
         return "owned has a number that is neither 0 nor 1"
-    if modality != "image" and float(payload["condensed"].abs().amax()) > LARGEST:
+    if inputs.modality == "text":
+        if why := find_text_fault(payload["condensed"][owned > 0.5].flatten(0, 1), inputs.vocabulary):
+            return f"condensed has {why}"
+    elif inputs.modality != "image" and float(payload["condensed"].abs().amax()) > LARGEST:
         return f"condensed has a number beyond ±{LARGEST:g} standard units"
     return _soft_fault(payload["soft"]) if "soft" in payload else ""
 
@@ -80,6 +84,8 @@ def _check_samples(samples: Tensor, inputs: InputSpec) -> None:
         raise PayloadError(f"condensed samples of shape {tuple(samples.shape)} and {samples.dtype} do not fit {inputs}")
     if samples.is_floating_point() and len(samples) and not float(samples.abs().amax()) <= LARGEST:  # NaN: false
         raise PayloadError(f"a condensed sample has a number beyond ±{LARGEST:g} standard units")
+    if inputs.modality == "text" and (why := find_text_fault(samples, inputs.vocabulary)):
+        raise PayloadError(f"a condensed sample has {why}")
 
 
 def repeated(samples: Tensor, count: int) -> Tensor:

@@ -195,7 +195,12 @@ def _describe_synthetic(found: Audit) -> Iterator[str]:
         yield f"    training samples told from test samples {how}: {auc}, {verdict}"
     copies = "COPIES" if found.distance < COPY else "no copies"
     yield f"    their nearest private sample: {found.distance:.2f} of the distance between private neighbours, {copies}"
-    yield f"    best match with a private sample: {found.best:.1f} dB; your test samples reach {found.chance:.1f} dB"
+    if found.rarest is None:
+        best, chance = found.best, found.chance
+        yield f"    best match with a private sample: {best:.1f} dB; your test samples reach {chance:.1f} dB"
+    else:
+        yield f"    most tokens in a row of a private text: {found.best:.0f}; your test texts reach {found.chance:.0f}"
+        yield f"    every token that you would send is in {found.rarest} or more of your texts of its class"
 
 
 def describe_leakage(federation: FederationFile, site: LocalSite, epochs: int) -> Iterator[str]:

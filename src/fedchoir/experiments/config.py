@@ -173,12 +173,13 @@ def make_params(
     method: type[methods.Method], scenario: ScenarioInfo | None, profile: str, settings: dict[str, Any]
 ) -> Settings:
     """The options that a run uses. Later ones win: the method's defaults, the scenario's defaults, the profile, the
-    user's settings. Without a scenario: a federation of real sites."""
+    user's settings. Without a scenario: a federation of real sites, whose file may name a modality."""
     values = dict(scenario.defaults) if scenario else {}
     values.pop("rounds", None)
     if settings.get("partition") == "file":
         values.pop("clients", None)  # the file determines how many there are
-    values |= profile_options(method, profile, *((scenario.name, scenario.modality) if scenario else ())) | settings
+    where = (scenario.name, scenario.modality) if scenario else ("", str(settings.get("modality", "")))
+    values |= profile_options(method, profile, *where) | settings
     try:
         return method.Params(**values)
     except UsageError as error:

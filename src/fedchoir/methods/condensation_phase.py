@@ -10,6 +10,8 @@ from fedchoir.condensation.matching import Embed, Goal, Goals, Recipe, condense,
 from fedchoir.condensation.networks import random_network
 from fedchoir.condensation.private_release import Bank, release
 from fedchoir.condensation.sample_space import decode, for_network, pack, siamese, unpack
+from fedchoir.condensation.text import private_statistics, write_texts
+from fedchoir.condensation.text_release import noised_statistics
 from fedchoir.core.private_training import noise_source
 from fedchoir.methods.api import Client, Field, Method, Settings
 from fedchoir.utils.rng import generator
@@ -34,7 +36,10 @@ class CondensingParams(Settings):
     condense_batch: int = Field(32, ge=1, description="private samples of a class in a step of condensation")
     network_width: int = Field(32, ge=4, description="channels of the random networks; a quarter of an MLP's width")
     smallest_class: int = Field(
-        5, ge=1, description="a class with fewer private samples is not condensed: its mean would show them"
+        5,
+        ge=1,
+        description="a class with fewer private samples is not condensed: its mean would show them; nor is a token "
+        "that fewer private texts of the class have",
     )
     release_noise: float = Field(
         0.0, ge=0, description="σ of differential privacy: noise of one release of class means; 0: no noise"
@@ -56,12 +61,16 @@ class CondensationPhase(Method):
     With ``release_noise`` σ the private samples are used once: sums of embeddings of unit length under R fixed random
     networks, and counts, leave them with Gaussian noise (`condensation.private_release`). That costs the ε of one
     Gaussian release, whatever is trained with it.
+
+    Texts are token ids, and no gradient leads to them: their frequencies are matched instead (`condensation.text`).
     """
 
     Params = CondensingParams
     params: CondensingParams
 
     def condense(self, client: Client) -> None:
+        if self.spec.inputs.modality == "text":
+            return self.condense_texts(client)
         inputs, recipe = self.spec.inputs, self.recipe
         start = start_noise(len(self.spec.classes), inputs.shape, recipe, inputs.modality, client.seed)
         if "own_set" in client.memory:
@@ -71,6 +80,22 @@ class CondensationPhase(Method):
         made, loss = condense(start.to(client.device), goals, owned, recipe, inputs.modality)
         client.log_loss("condense", loss)
         client.memory["own_set"], client.memory["own_classes"] = pack(made, inputs.modality), owned.float()
+
+    def condense_texts(self, client: Client) -> None:
+        """New texts with the frequencies of the private ones' tokens (`condensation.text`)."""
+        p, inputs, classes = self.params, self.spec.inputs, len(self.spec.classes)
+        private = client.private.to("cpu")
+        if p.release_noise:
+            noise = noise_source(client, std=p.release_noise)
+            found = noised_statistics(private, classes, inputs.vocabulary, p.release_noise, noise)
+            client.noisy_releases += 1
+        else:
+            found = private_statistics(private, classes, inputs.vocabulary, p.smallest_class)
+        owned = found.usable(p.smallest_class)
+        made, loss = write_texts(found, owned, p.per_class, inputs.shape[0], client.generator("condense"))
+        client.log_loss("condense", loss)
+        client.memory["own_set"] = pack(made, inputs.modality).to(client.device)
+        client.memory["own_classes"] = owned.float().to(client.device)
 
     def goals(self, client: Client) -> tuple[Goals, Tensor]:
         """What each step matches, with embedders and samples drawn anew, and the number of samples of each class."""

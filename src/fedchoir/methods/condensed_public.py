@@ -37,7 +37,7 @@ class CondensedPublic(Condensing):
         assert isinstance(params, CondensingParams)
         self.stored_size = len(spec.newcomers(0)) * len(spec.classes) * params.per_class
         self._received: tuple[Tensor, PublicView] | None = None
-        check_modality(spec.inputs, params.formation, CHOSEN)
+        check_modality(spec.inputs, params.formation)
         if why := self.condensed_obstacle(params):
             raise UsageError(f"{CHOSEN} is not possible with {why}")
         size = min(params.public_size, self.stored_size * params.formation**2)

@@ -25,7 +25,11 @@ class Condensing(CondensationPhase):
     def __init__(self, params: Settings, spec: FederationSpec) -> None:
         super().__init__(params, spec)
         p = self.params
-        check_modality(spec.inputs, p.formation, self.name)
+        check_modality(spec.inputs, p.formation)
+        if spec.inputs.modality == "text" and p.embedders != "random":
+            raise UsageError(
+                f"embedders = {p.embedders!r} is not for texts, whose tokens are counted; set it to random"
+            )
         if (p.soft_labels or p.embedders != "random") and not (p.pretrain_epochs or p.refresh):
             wanted = "soft_labels = true" if p.soft_labels else f"embedders = {p.embedders!r}"
             raise UsageError(f"{wanted} needs a trained model: set pretrain_epochs or refresh to 1 or more")
@@ -67,7 +71,7 @@ class Condensing(CondensationPhase):
 
     def exchange_condensed(self) -> Script:
         """Collect the clients' sets: ``yield from``."""
-        fault = partial(find_fault, modality=self.spec.inputs.modality)
+        fault = partial(find_fault, inputs=self.spec.inputs)
         sets = yield Exchange(self.share_condensed, aggregator=gather, dims=self.dims, fault=fault)
         for k, payload in sets.items():
             self.server |= {f"set{k}/{name}": t.cpu() for name, t in payload.items()}

@@ -103,7 +103,7 @@ def _public() -> Table:
     for modality in READERS:
         for name, text in reader(modality).PUBLIC.items():
             table.add_row(name, modality, text)
-    table.add_row(methods.CONDENSED, "all but text", "the clients' condensed samples, made before the first round")
+    table.add_row(methods.CONDENSED, "all", "the clients' condensed samples, made before the first round")
     return table
 
 
