@@ -40,6 +40,13 @@ def test_names_of_options_are_never_broken() -> None:
     assert all(f" {name} " in text for name in methods.get("fccl+").Params.model_fields)
 
 
+def test_options_of_a_condensed_public_set_are_listed_with_it_alone() -> None:
+    on_condensed = effective_options("fedmd", "digits-lite", "fixed", "condensed")
+    assert on_condensed["per_class"] == 10
+    assert "per_class" not in effective_options("fedmd", "digits-lite", "fixed")
+    assert " per_class " in at_80(options_table("fedmd", public="condensed"))
+
+
 def shown_options(name: str, scenario: str, profile: str) -> dict[str, str]:
     """The options as a reader of the table sees them."""
     out = io.StringIO()

@@ -138,6 +138,9 @@ def list_(
     options: Annotated[str | None, typer.Option(metavar="METHOD", help="Show a method's options instead.")] = None,
     scenario: Annotated[str, typer.Option(help="With --options: values in this scenario.")] = "digits-lite",
     profile: Annotated[str, typer.Option(help="With --options: values of this profile.")] = "fixed",
+    public: Annotated[
+        str | None, typer.Option(help="With --options: on this public set; condensed has options of its own.")
+    ] = None,
     check: Annotated[
         str | None, typer.Option(metavar="MODEL", help="Build a model, such as my_net.py:build, and measure it.")
     ] = None,
@@ -154,7 +157,7 @@ def list_(
         console.print(model_table(check, classes, input_, device or "auto"))
         return
     if options is not None:
-        console.print(options_table(options, scenario, profile))
+        console.print(options_table(options, scenario, profile, public))
         for line in not_given_lines([options]):
             console.print(line, markup=False, highlight=False)
         return

@@ -107,23 +107,22 @@ def _public() -> Table:
     return table
 
 
-def effective_options(method: str, scenario: str, profile: str) -> dict[str, Any]:
+def effective_options(method: str, scenario: str, profile: str, public: str | None = None) -> dict[str, Any]:
     """The options that a run without ``--set`` uses, the method's own first."""
-    values: dict[str, Any] = {"method": method, "scenario": scenario, "profile": profile}
+    values: dict[str, Any] = {"method": method, "scenario": scenario, "profile": profile, "public": public}
     params = make_plan(Experiment(**values)).params
     own = set(methods.get(method).Params.__annotations__)
     return {key: getattr(params, key) for key in sorted(type(params).model_fields, key=lambda key: key not in own)}
 
 
-def options_table(name: str, scenario: str = "digits-lite", profile: str = "fixed") -> Table:
+def options_table(name: str, scenario: str = "digits-lite", profile: str = "fixed", public: str | None = None) -> Table:
     """The options of a method with the values that a run uses, and those of the other profiles where they differ."""
-    table = _table(
-        f"options of {name} on {scenario}, profile {profile} (--set option=value)", "option", "value", "meaning"
-    )
-    cls = methods.get(name)
-    own = set(cls.Params.__annotations__)
-    others = {p: effective_options(name, scenario, p) for p in get_args(Profile) if p != profile}
-    for key, value in effective_options(name, scenario, profile).items():
+    where = f"{name} on {scenario}{f', public set {public}' if public else ''}, profile {profile}"
+    table = _table(f"options of {where} (--set option=value)", "option", "value", "meaning")
+    cls = methods.get(name, public)
+    own = set(methods.get(name).Params.__annotations__)
+    others = {p: effective_options(name, scenario, p, public) for p in get_args(Profile) if p != profile}
+    for key, value in effective_options(name, scenario, profile, public).items():
         told = "".join(f" · [cyan]{p}: {options[key]}[/]" for p, options in others.items() if options[key] != value)
         meaning = (cls.Params.model_fields[key].description or "") + told
         table.add_row(
