@@ -81,10 +81,12 @@ class Checkpoints:
         self._grace = grace_seconds()
 
     def rounds(self) -> Iterator[list[Event]]:
-        """Those of the server."""
+        """Those of the server, until a signal comes."""
         for events in self._server.rounds():
             self._round_seconds = time.perf_counter() - self._round_began
             yield events
+            if self._stop is not None and self._server.next_round <= self._server.last_round:
+                raise self._stop  # `__exit__` writes the checkpoint if it is not there
             self._between_rounds = False
             self._round_began = time.perf_counter()
 
@@ -99,8 +101,6 @@ class Checkpoints:
         elif self._stop is None and self._is_cheap_to_copy():
             self._keep_copy()
         self._busy = False
-        if self._stop is not None:
-            raise self._stop  # `__exit__` writes the checkpoint if it is not there
 
     def _is_due(self) -> bool:
         if isinstance(self._every, int):
@@ -188,7 +188,7 @@ class Checkpoints:
 
     def _asked_to_stop(self, stop: type[Interrupted]) -> None:
         """The first signal lets a round end, unless that takes too long and is not needed; the second does not."""
-        if self._stop is not None or ((self._between_rounds or self._every == "never") and not self._busy):
+        if self._stop is not None or (self._every == "never" and not self._busy):
             raise stop
         self._stop = stop
         if self._busy or self._between_rounds:
