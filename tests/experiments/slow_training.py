@@ -1,16 +1,17 @@
-"""A plug-in for processes that a test stops: a client says that it trains, and takes a moment."""
+"""A plug-in for processes that a test stops: a client says when it trains, and takes a moment."""
 
 import time
+from typing import Any
 
-from fedchoir.methods.base import PublicMethod
+from fedchoir.core.client import Client
 
-train = PublicMethod.local_update
+train = Client.train
 
 
-def local_update(self, client):  # type: ignore[no-untyped-def]
+def slow_train(self: Client, *arguments: Any, **options: Any) -> Any:
     print("a client trains", flush=True)
     time.sleep(0.5)
-    return train(self, client)
+    return train(self, *arguments, **options)
 
 
-PublicMethod.local_update = local_update
+Client.train = slow_train  # type: ignore[method-assign]
