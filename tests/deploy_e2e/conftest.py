@@ -30,6 +30,7 @@ MODELS = {"green": "mlp", "red": "resnet10@4", "blue": "simple_cnn@4", "grey": "
 SETTINGS = {"image_size": 16, "local_epochs": 2, "local_batch": 16, "public_size": 40, "public_batch": 16}
 QUIET = {"OMP_NUM_THREADS": "1", "COLUMNS": "200", "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 WAIT_SECONDS = 240.0  # how long a test waits on a busy machine before it fails
+TIMED = "test_two_sites.py"
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
 PORTS = iter(range(20_000 + 1000 * int(WORKER[2:]) + os.getpid() % 800, 32_000))
 FAULTY_PLUGIN = Path(__file__).parent / "faulty_plugin.py"
@@ -210,7 +211,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def after_the_timed_block(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> None:
     def is_timed(item: pytest.Item) -> bool:
-        return item.get_closest_marker("xdist_group") is not None
+        return item.path.name == TIMED
 
     side_by_side = "PYTEST_XDIST_WORKER" in os.environ and any(map(is_timed, request.session.items))
     if side_by_side and not is_timed(request.node) and request.node.get_closest_marker("e2e"):

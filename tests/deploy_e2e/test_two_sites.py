@@ -17,7 +17,7 @@ from tests.deploy_e2e.conftest import FAULTY_PLUGIN, MODELS, SETTINGS, SITES, Fe
 import fedchoir
 from fedchoir.core import checkpoint
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("two_sites")]  # the tests share the nodes
+pytestmark = pytest.mark.e2e
 COMPRESSED: dict[str, Any] = {"compress": "topk:0.1+int8+zstd", "settings": {"sync": "epoch", "public_batch": 40}}
 """Similarities of 40 samples are large enough for every stage."""
 FIRST_ROUND_SECONDS = 60.0  # from the first command at a site to the end of round 1
