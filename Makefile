@@ -13,8 +13,8 @@ demo: $(STAMP)  ## four architectures learn from each other: solo, FedMD, FCCL, 
 test: $(STAMP) lint browser  ## everything that CI checks
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -m 'not e2e and not gpu'
 
-test-e2e: $(STAMP)  ## real SuperLink and SuperNode processes on 127.0.0.1, one test after the other
-	OMP_NUM_THREADS=1 $(BIN)/pytest tests/deploy_e2e -m e2e --durations=10
+test-e2e: $(STAMP)  ## real SuperLink and SuperNode processes on 127.0.0.1; they mostly wait, so three files at once
+	OMP_NUM_THREADS=1 $(BIN)/pytest tests/deploy_e2e -m e2e -n 3 --dist loadfile --durations=15
 
 test-gpu: $(STAMP)  ## what needs a CUDA device; CI has none
 	$(BIN)/pytest -m gpu

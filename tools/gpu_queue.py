@@ -8,9 +8,9 @@
     python -m tools.gpu_queue merge                                 # finished runs into results/
 
 ``results/queue.toml`` lists the rows in order of value. The state folder holds the runs, their checkpoints and the
-pretrained models that they share. A stretch that ends stops its runs; the next one continues them from their last
-checkpoints with the same numbers. On the other machine, ``bash bundle/setup.sh DIR`` unpacks a bundle; then, in DIR,
-``run`` and ``save`` with ``--state state --data-root data``.
+pretrained models that they share. In the last seconds of a stretch its runs end their round and write it; the next one
+continues them with the same numbers. Ctrl-C and SIGTERM end a stretch in the same way. On the other machine, ``bash
+bundle/setup.sh DIR`` unpacks a bundle; then, in DIR, ``run`` and ``save`` with ``--state state --data-root data``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,15 @@ from typing import Any
 from pydantic import Field
 
 from fedchoir.core.checkpoint import latest
-from fedchoir.experiments.scheduler import LocalProcesses, Outcome, Status, is_finished, run_jobs, write_manifest
+from fedchoir.experiments.scheduler import (
+    KILL_AFTER,
+    LocalProcesses,
+    Outcome,
+    Status,
+    is_finished,
+    run_jobs,
+    write_manifest,
+)
 from fedchoir.experiments.sweep import Job, Overrides, jobs_of, read_sweep
 from fedchoir.reporting.archive import archive
 from fedchoir.utils.errors import UsageError
@@ -70,10 +78,6 @@ class Queue(Options):
     row: list[Row] = Field(min_length=1, description="in order of value")
 
 
-class StretchOver(Exception):
-    """The time of a stretch has passed."""
-
-
 @dataclass(frozen=True)
 class Task:
     """One run of a row."""
@@ -108,35 +112,33 @@ def tasks_of(queue: Queue, state: Path, **machine: Any) -> list[Task]:
 
 
 class Stretch(LocalProcesses):
-    """Worker processes until a moment. `StretchOver` then ends the sweep; checkpoints stay as they are."""
+    """Worker processes until a moment. In the ``margin`` before it nothing starts, and what runs ends its round."""
 
     def __init__(self, places: int, end: float, margin: float) -> None:
-        super().__init__(places)
-        self._end, self._margin = end, margin
+        super().__init__(places, grace=margin / KILL_AFTER)
+        self._last_start = end - margin
 
     def has_room(self) -> bool:
-        """A run that starts needs some time before its first checkpoint."""
-        if time.monotonic() > self._end - self._margin and not self._running:
-            raise StretchOver
-        return super().has_room() and time.monotonic() <= self._end - self._margin
+        self._look_at_the_clock()
+        return super().has_room()
 
     def poll(self, seconds: float) -> Iterator[tuple[Job, Status]]:
-        if time.monotonic() > self._end:
-            raise StretchOver
-        yield from super().poll(min(seconds, max(0.0, self._end - time.monotonic())))
+        self._look_at_the_clock()
+        yield from super().poll(min(seconds, max(0.1, self._last_start - time.monotonic())))
+
+    def _look_at_the_clock(self) -> None:
+        if time.monotonic() > self._last_start:
+            self.stop()
 
 
-def run_stretch(tasks: Sequence[Task], minutes: float, processes: int, margin: float = 30.0) -> list[Outcome]:
-    """Run what is left of the queue for so many minutes. Returns the outcomes if all was finished."""
+def run_stretch(tasks: Sequence[Task], minutes: float, processes: int, margin: float = 60.0) -> list[Outcome]:
+    """Run what is left of the queue for so many minutes."""
     end = time.monotonic() + 60 * minutes
     for row in {id(task.row): task.row for task in tasks}.values():
         jobs = [task.job for task in tasks if task.row is row]
         write_manifest(jobs[0].out.parent, None, read_sweep(row.sweep).title, jobs)
     left = [task.job for task in tasks if not task.finished]
-    try:
-        return run_jobs(left, processes, print_status, Stretch(processes, end, margin)) if left else []
-    except StretchOver:
-        return []
+    return run_jobs(left, processes, print_status, Stretch(processes, end, margin)) if left else []
 
 
 def print_status(job: Job, status: Status) -> None:
@@ -256,7 +258,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--results", type=Path, default=Path("results"))
     parser.add_argument("--out", type=Path, default=Path("bundle"))
     parser.add_argument("--minutes", type=float, default=25.0)
-    parser.add_argument("--margin", type=float, default=30.0, help="seconds before the end in which nothing starts")
+    parser.add_argument("--margin", type=float, default=60.0, help="last seconds, for the rounds at hand")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--part", type=float, default=60.0, help="MiB of one part")
     parser.add_argument("--limit", type=float, default=240.0, help="MiB of checkpoints and results that travel")

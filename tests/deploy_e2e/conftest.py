@@ -1,4 +1,7 @@
-"""A federation of real processes on 127.0.0.1: a server and nodes. All of them end with the test."""
+"""A federation of real processes on 127.0.0.1: a server and nodes. All of them end with the test.
+
+Tests run side by side (`make test-e2e`): each has its own folder, ports and Flower files.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,9 @@ MODELS = {"green": "mlp", "red": "resnet10@4", "blue": "simple_cnn@4", "grey": "
 SETTINGS = {"image_size": 16, "local_epochs": 2, "local_batch": 16, "public_size": 40, "public_batch": 16}
 QUIET = {"OMP_NUM_THREADS": "1", "COLUMNS": "200", "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 WAIT_SECONDS = 240.0  # how long a test waits on a busy machine before it fails
+TIMED = "test_two_sites.py"
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
+PORTS = iter(range(20_000 + 1000 * int(WORKER[2:]) + os.getpid() % 800, 32_000))
 FAULTY_PLUGIN = Path(__file__).parent / "faulty_plugin.py"
 Process = subprocess.Popen[bytes]
 
@@ -64,9 +70,13 @@ class Federation:
 
     @staticmethod
     def free_port() -> int:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            return int(probe.getsockname()[1])
+        """Each test process has ports of its own, below those that the system gives to connections. A test may use one
+        again: its server is killed and comes back."""
+        for port in PORTS:
+            with socket.socket() as probe, suppress(OSError):
+                probe.bind(("0.0.0.0", port))
+                return port
+        raise RuntimeError("no port is free")
 
     def start(self, log: str, *arguments: str, **environment: str) -> Process:
         return self._popen(log, [sys.executable, "-m", "fedchoir", *arguments], environment)
@@ -187,6 +197,31 @@ class Federation:
             yield made
         finally:
             made.close()
+
+
+@contextmanager
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """While tests run side by side, the others begin after this block: it is timed."""
+    try:
+        yield
+    finally:
+        _marker(tmp_path_factory).touch()
+
+
+@pytest.fixture(autouse=True)
+def after_the_timed_block(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> None:
+    def is_timed(item: pytest.Item) -> bool:
+        return item.path.name == TIMED
+
+    side_by_side = "PYTEST_XDIST_WORKER" in os.environ and any(map(is_timed, request.session.items))
+    if side_by_side and not is_timed(request.node) and request.node.get_closest_marker("e2e"):
+        end = time.monotonic() + WAIT_SECONDS
+        while not _marker(tmp_path_factory).exists() and time.monotonic() < end:
+            time.sleep(0.2)
+
+
+def _marker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.getbasetemp().parent / "timed-block-is-over"
 
 
 @pytest.fixture

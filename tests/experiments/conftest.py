@@ -10,13 +10,16 @@ from typing import Any
 import pytest
 import tomli_w
 
+from fedchoir.utils.stop_signals import STOPS
+
 SMALL = {"image_size": 16, "local_epochs": 1, "local_batch": 16, "public_size": 16, "public_batch": 8}
 
 
 @pytest.fixture
 def default_signals() -> Iterator[None]:
     """Signals stop a process, also where the tests run in the background, which ignores Ctrl-C."""
-    handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    handlers: dict[signal.Signals, Any] = dict.fromkeys(STOPS, signal.SIG_DFL)
+    handlers[signal.SIGINT] = signal.default_int_handler
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     yield
     for number, handler in before.items():

@@ -1,4 +1,4 @@
-"""When checkpoints are written, and that a stopped run loses nothing that it should keep."""
+"""When checkpoints are written, and what a killed run keeps. `test_stopping` has runs that are asked to stop."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ from fedchoir.core.result import read_events
 from fedchoir.core.server import Server
 from fedchoir.experiments import checkpoints
 from fedchoir.experiments.checkpoints import Checkpoints, Every
-from fedchoir.experiments.run import Observer
 from fedchoir.experiments.tracking.tensorboard import TensorBoard
-from fedchoir.utils.errors import Interrupted, StorageError, Terminated, UsageError
+from fedchoir.utils.errors import StorageError, UsageError
 
 Small = Callable[..., Experiment]
 
@@ -242,59 +241,7 @@ def curve(folder: Path) -> list[tuple[int, float]]:
     return [(point.step, point.value) for point in accumulator.Scalars("accuracy/inter_avg")]
 
 
-# -- being stopped -----------------------------------------------------------------------------------------------------
-
-
-class SignalIn(Observer):
-    """Sends this process signals while clients train."""
-
-    def __init__(self, index: int, *signals: signal.Signals) -> None:
-        self.index, self.signals = index, list(signals)
-        self.finished = -1
-
-    def round(self, event: dict[str, Any]) -> None:
-        self.finished = event["round"]
-
-    def client(self, name: str, phase: str) -> None:
-        if self.finished == self.index - 1 and self.signals:
-            os.kill(os.getpid(), self.signals.pop(0))
-
-
-@pytest.mark.usefixtures("default_signals")
-@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_run_after_its_round(kind: signal.Signals, small: Small, capfd: Any) -> None:
-    stopped, straight = small("fedmd", "stopped", rounds=4), small("fedmd", "straight", rounds=4)
-    before = signal.getsignal(kind)
-    with pytest.raises(Terminated if kind == signal.SIGTERM else Interrupted):
-        run(stopped, observers=[SignalIn(2, kind)])
-    assert signal.getsignal(kind) == before
-    assert "stopping after round 3, because earlier rounds are not in a checkpoint yet" in capfd.readouterr().err
-    found = checkpoint.newest_intact(run_folder(stopped) / "checkpoint")
-    assert found is not None
-    assert checkpoint.facts(found[0])["round"] == 2
-    run(stopped, resume=True)
-    run(straight)
-    assert_same(straight, stopped)
-
-
-@pytest.mark.usefixtures("default_signals")
-@pytest.mark.parametrize(
-    ("every", "signals", "kept"),
-    [
-        (1, [signal.SIGINT], 1),  # the last round is in a checkpoint, so there is nothing to wait for
-        ("auto", [signal.SIGINT, signal.SIGINT], None),  # the second one stops at once
-        ("never", [signal.SIGINT], None),
-    ],
-)
-def test_a_run_that_is_stopped_at_once(
-    every: Every, signals: list[signal.Signals], kept: int | None, small: Small
-) -> None:
-    experiment = small("fedmd", rounds=4, checkpoint_every=every)
-    with pytest.raises(KeyboardInterrupt):
-        run(experiment, observers=[SignalIn(2, *signals)])
-    assert [event["round"] for event in events(experiment)] == [0, 1]
-    found = checkpoint.newest_intact(run_folder(experiment) / "checkpoint")
-    assert (checkpoint.facts(found[0])["round"] if found else None) == kept
+# -- errors ------------------------------------------------------------------------------------------------------------
 
 
 def test_an_event_that_is_not_on_disk_gets_no_checkpoint(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from tests.experiments import fake_slurm
 from tests.helpers import assert_same
 
 from fedchoir import run
+from fedchoir.core import checkpoint
 from fedchoir.experiments import cluster
 from fedchoir.experiments.cluster import Cluster, minutes
 from fedchoir.experiments.scheduler import Outcome, Status, run_jobs
@@ -136,7 +137,12 @@ def test_an_array_is_submitted_preempted_and_found_again(
     script = (slurm / "100.script").read_text()
     for line in ("partition=gpu", "time=120", "mem=32GB", "gpus-per-node=1", "account=lab", "requeue", "array=0-1%2"):
         assert f"#SBATCH --{line}\n" in script
-    disturb(jobs[1], signal.SIGUSR2)
+    disturb(jobs[1], signal.SIGUSR2)  # long before a checkpoint is due
+    log = (tmp_path / "out" / "logs" / f"{jobs[1].name}.log").read_text()
+    assert log.index("stopping after round ") < log.index("this job is preempted")
+    saved = checkpoint.latest(jobs[1].out / "checkpoint")
+    assert saved is not None
+    assert checkpoint.facts(saved)["round"] >= 3  # the round at hand, after three complete ones
     sweep = Sweep(jobs, Cluster(tmp_path / "out", "gpu", settings))
     assert set(sweep.states()) <= {"finished", "skipped"}
     assert len(list(slurm.glob("*.script"))) == 1  # nothing was submitted twice

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,9 +13,8 @@ from pathlib import Path
 import pytest
 from tests.helpers import assert_same, events
 
-from fedchoir.core import checkpoint
-
 COMMAND = ("--models", "simple_cnn@4,resnet10@4,mlp", "--rounds", "5", "--device", "cpu")
+PLUGIN = Path(__file__).parent / "slow_training.py"
 SETTINGS = ("image_size=16", "local_epochs=3", "local_batch=16", "public_size=40", "public_batch=16")
 
 
@@ -24,9 +24,16 @@ def command(scenario: Path, public: Path, out: Path, *more: str) -> list[str]:
     return [*head, *COMMAND, *sets, "--out", str(out), *more]
 
 
-def start(arguments: list[str]) -> subprocess.Popen[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+def start(arguments: list[str], **more: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **more}
     return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+
+
+def until_training(process: subprocess.Popen[str]) -> None:
+    """Until a client of ``slow_training.py`` trains."""
+    assert process.stdout is not None
+    while (line := process.stdout.readline()) and "a client trains" not in line:
+        pass
 
 
 def finish(arguments: list[str]) -> None:
@@ -65,20 +72,26 @@ def test_kill_minus_nine_and_resume(shapes: Path, public_shapes: Path, tmp_path:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("default_signals")
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_run_that_is_asked_to_end_keeps_its_rounds(
-    number: signal.Signals, code: int, shapes: Path, public_shapes: Path, tmp_path: Path
-) -> None:
-    process = start(command(shapes, public_shapes, tmp_path, "--rounds", "500"))
-    kill_after(process, tmp_path, 2, 0.0, number)
-    assert process.stdout is not None
-    last = process.stdout.read().splitlines()[-1]
-    assert (process.returncode, last) == (
-        code, "fedchoir: interrupted. The last checkpoint is intact: --resume continues."
-    )  # fmt: skip
-    saved = checkpoint.latest(tmp_path / "checkpoint")
-    assert saved is not None
-    assert checkpoint.facts(saved)["round"] == len(events(tmp_path)) - 1
+def test_a_run_that_is_asked_to_stop_in_every_round(shapes: Path, public_shapes: Path, tmp_path: Path) -> None:
+    """Each stretch is shorter than the time between two checkpoints. A signal comes while clients train, also in the
+    first round that a stretch computes: one round each finishes the run."""
+    straight, stopped = tmp_path / "straight", tmp_path / "stopped"
+    rounds = ("--rounds", "4")
+    finish(command(shapes, public_shapes, straight, *rounds))
+    for done, (number, code) in enumerate([(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 143)]):
+        arguments = command(shapes, public_shapes, stopped, *rounds, *(["--resume"] if done else []))
+        process = start(arguments, FEDCHOIR_PLUGINS=str(PLUGIN))
+        until_training(process)
+        process.send_signal(number)
+        output, _ = process.communicate(timeout=120)
+        assert process.returncode == code, output
+        assert f"fedchoir: stopping after round {done + 1}; Ctrl-C again stops at once" in output
+        again = shlex.join(["fedchoir", *arguments[3:], *(["--resume"] if not done else [])])
+        last = f"stopped: {done + 1} of 4 rounds are saved in {stopped / 'checkpoint'}; to continue: {again}"
+        assert output.splitlines()[-1] == f"fedchoir: {last}"
+        assert len(events(stopped)) == done + 1
+    finish(command(shapes, public_shapes, stopped, *rounds, "--resume"))
+    assert_same(straight, stopped)
 
 
 @pytest.mark.slow

@@ -16,11 +16,13 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from tests.helpers import numbers
+from tests.helpers import assert_same, numbers
 
 from fedchoir import run
+from fedchoir.core import checkpoint
 from fedchoir.experiments.scheduler import Outcome, Status, is_finished, is_locked, lock_of, run_jobs, write_manifest
 from fedchoir.experiments.sweep import Job, jobs_of, read_sweep
+from fedchoir.utils.stop_signals import GRACE
 
 
 def execute(path: Path, out: Path, **more: Any) -> tuple[list[Outcome], list[Status]]:
@@ -125,6 +127,92 @@ def test_a_sweep_that_is_killed_goes_on_to_the_same_numbers(sweep_of: Callable[.
     assert numbers(job.out) == numbers(tmp_path / "straight")
 
 
+def start_sweep(path: Path, out: Path) -> subprocess.Popen[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen(command(path, out), env=environment, start_new_session=True, **pipes)
+
+
+def rounds_of(job: Job) -> int:
+    path = job.out / "events.jsonl"
+    return path.read_text().count("\n") if path.exists() else 0
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("default_signals")
+def test_a_sweep_that_is_asked_to_stop_loses_nothing(
+    sweep_of: Callable[..., Path], tmp_path: Path, plugins: Callable[[str], None]
+) -> None:
+    """Stopped twice, each time in the second round that it computes: much sooner than a checkpoint is due. A signal to
+    the whole group, as from systemd or Slurm, reaches the workers, too."""
+    plugins(SLOW)
+    path, out = sweep_of(method=["slow", "solo"], rounds=6), tmp_path / "stopped"
+    job, _ = jobs_of(read_sweep(path), out)
+    before = 0
+    for kill in (os.kill, os.killpg):
+        sweep = start_sweep(path, out)
+        _until(lambda: rounds_of(job) > before)  # noqa: B023
+        kill(sweep.pid, signal.SIGTERM)
+        output, _ = sweep.communicate(timeout=60)
+        assert sweep.returncode == 130, output
+        before = rounds_of(job)
+        assert f"{job.name} stopped: {before} of 6 rounds are saved in {job.out}" in output, output
+        assert f"0 failed, 1 stopped, 1 not started; to continue: fedchoir sweep {path} --out {out}" in output
+        saved = checkpoint.latest(job.out / "checkpoint")
+        assert saved is not None
+        assert checkpoint.facts(saved)["round"] + 1 == before < 6
+    outcomes, news = execute(path, out)
+    assert [o.state for o in outcomes] == ["finished", "finished"]
+    assert next(status for status in news if status["event"] == "began")["done"] == before
+    straight = job.experiment.model_copy(update={"out": tmp_path / "straight"})
+    run(straight)
+    assert_same(job.out, straight)
+
+
+SLOW = """
+import time
+from fedchoir.methods.solo import Solo
+class Slow(Solo):
+    name = "slow"
+    def local_update(self, client):
+        time.sleep(0.5)
+        return super().local_update(client)
+class Stuck(Solo):
+    name = "stuck"
+    def local_update(self, client):
+        print("stuck", flush=True)
+        while True:
+            try:
+                time.sleep(60)
+            except BaseException:
+                pass
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("default_signals")
+def test_a_run_that_does_not_stop_is_killed(
+    sweep_of: Callable[..., Path], tmp_path: Path, plugins: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the grace period, or with a second signal."""
+    plugins(SLOW)
+    path, out = sweep_of(method=["stuck"]), tmp_path / "out"
+    (job,) = jobs_of(read_sweep(path), out)
+    log = out / "logs" / f"{job.out.name}.log"
+    for grace, signals in (("1", 1), ("600", 2)):
+        monkeypatch.setenv(GRACE, grace)
+        sweep = start_sweep(path, out)
+        _until(lambda: log.exists() and "stuck" in log.read_text())
+        for _ in range(signals):
+            sweep.send_signal(signal.SIGINT)
+            time.sleep(1.0)
+        output, _ = sweep.communicate(timeout=30)
+        assert sweep.returncode == 130
+        assert ("it did not stop in time" in output) == (signals == 1)
+        _until(lambda: not is_locked(job))
+        log.unlink()
+
+
 def test_two_sweeps_on_one_folder_never_play_a_run_twice(sweep_of: Callable[..., Path], tmp_path: Path) -> None:
     path, out = sweep_of(method=["solo"], rounds=1), tmp_path / "out"
     (job,) = jobs_of(read_sweep(path), out)
@@ -150,6 +238,8 @@ def _until(happened: Callable[[], bool], seconds: float = 120) -> None:
 class InstantBackend:
     """A back end of another kind: every run ends at once; the first is taken by another sweep for a while."""
 
+    stopping = False
+
     def __init__(self) -> None:
         self.started: list[Job] = []
         self.news: list[tuple[Job, Status]] = []
@@ -166,6 +256,9 @@ class InstantBackend:
     def poll(self, seconds: float) -> Iterator[tuple[Job, Status]]:
         yield from self.news
         self.news.clear()
+
+    def stop(self) -> None:
+        self.stopping = True
 
     def close(self) -> None:
         self.closed = True

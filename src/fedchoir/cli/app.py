@@ -10,7 +10,7 @@ from click import Context
 from typer.core import TyperGroup
 
 from fedchoir.cli import data, demo, deploy, doctor, federation, node, report, run, tables, trained
-from fedchoir.cli.options import console
+from fedchoir.cli.options import command, console
 from fedchoir.utils.errors import Interrupted, QuorumError, StorageError, UsageError, WorkerError
 from fedchoir.utils.plugins import add_plugin
 from fedchoir.version import __version__
@@ -26,7 +26,10 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except Interrupted as error:
-            _exit(error.code, INTERRUPTED)
+            if not error.saved:
+                _exit(error.code, INTERRUPTED)
+            resume = ("--resume",) if ctx.invoked_subcommand == "run" else ()  # a demo begins again
+            _exit(error.code, f"stopped: {error.saved}; to continue: {command(*resume)}")
 
 
 app = typer.Typer(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -83,3 +85,8 @@ def require_flower() -> None:
         import flwr  # noqa: F401
     except ModuleNotFoundError:
         raise UsageError("Flower is not installed: pip install 'fedchoir[flower]'") from None
+
+
+def command(*more: str) -> str:
+    """The command that was typed, with these arguments as well."""
+    return shlex.join(["fedchoir", *sys.argv[1:], *(text for text in more if text not in sys.argv)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +10,8 @@ import typer
 from rich.console import Console
 
 from fedchoir.cli import options as o
-from fedchoir.cli.options import console, given, parse_settings
+from fedchoir.cli.options import command, console, given, parse_settings
+from fedchoir.cli.sweeps import print_status, slurm_backend, tracked
 from fedchoir.utils.errors import UsageError
 
 if TYPE_CHECKING:
@@ -242,45 +242,12 @@ def run_sweep(
             raise
         progress.print("the jobs stay in the queue: --status shows them, the same command waits for them again")
         raise typer.Exit(130) from None
-    done = [outcome.job.out for outcome in outcomes if outcome.state != "failed"]
+    done = [outcome.job.out for outcome in outcomes if outcome.state in ("finished", "skipped")]
     if done:
         print_rows(rows(find_results(done)), style, "clients" if per_client else "accuracy")
-    progress.print(summary(outcomes, folder), markup=False, highlight=False, soft_wrap=True)
+    progress.print(summary(outcomes, folder, command()), markup=False, highlight=False, soft_wrap=True)
     if len(done) < len(outcomes):
-        raise typer.Exit(1)
-
-
-def tracked(planned: list[Job], track: list[str] | None) -> list[Job]:
-    """The same runs, followed by these trackers."""
-    if not track:
-        return planned
-    from fedchoir.experiments.tracking import make_trackers
-
-    make_trackers(track)  # a missing library is told before anything starts
-    return [replace(job, track=tuple(track)) for job in planned]
-
-
-def slurm_backend(partition: str | None, settings: list[str] | None, folder: Path, jobs: int | None) -> Backend | None:
-    """The queue of a cluster, where ``--slurm`` is given."""
-    if partition is None:
-        if settings:
-            raise UsageError("--slurm-set belongs to --slurm PARTITION")
-        return None
-    from fedchoir.experiments.cluster import Cluster
-
-    pairs = [text.partition("=") for text in settings or ()]
-    if wrong := [key for key, equals, value in pairs if not (key and equals and value)]:
-        raise UsageError(f"--slurm-set {wrong[0]!r} is not possible: it should be KEY=VALUE, such as time=4:00:00")
-    return Cluster(folder, partition, {key.strip(): value.strip() for key, _, value in pairs}, jobs)
-
-
-def print_status(planned: list[Job]) -> None:
-    from fedchoir.experiments.sweep_state import sweep_state
-    from fedchoir.reporting.sweep_view import state_line, state_table
-
-    states = sweep_state(planned)
-    console.print(state_table(states))
-    console.print(state_line(states), highlight=False)
+        raise typer.Exit(130 if any(outcome.state in ("stopped", "waiting") for outcome in outcomes) else 1)
 
 
 def print_rows(

@@ -34,13 +34,30 @@ class CheckpointWriter:
         self._job: Future[Path] | None = None
 
     @property
+    def idle(self) -> bool:
+        """Whether the last checkpoint is complete, and `finished` or `wait` gave it."""
+        return self._job is None
+
+    @property
     def busy(self) -> bool:
         """Whether a checkpoint is being written."""
         return self._job is not None and not self._job.done()
 
+    def copied(self, snapshot: Snapshot) -> Snapshot | None:
+        """A snapshot that clients do not change, for a later `start_copied`; None where it needs too much memory."""
+        states: list[Item] = []
+        needed = 0
+        for name, tensors in snapshot.states:  # read to the end: an engine's processes wait for that
+            needed += _nbytes(tensors)
+            if needed <= self._memory:
+                states.append((name, None if tensors is None else host_copy(tensors)))
+            else:
+                states.clear()
+        return snapshot._replace(states=states) if needed <= self._memory else None
+
     def start(self, snapshot: Snapshot) -> None:
         """Copy a snapshot: when this returns, clients may change. Not before `finished` or `wait` gave the last one."""
-        assert self._job is None
+        assert self.idle
         copies = Copies(self._memory)
         try:
             self._job = self._thread.submit(self._write, snapshot._replace(states=copies), copies)
@@ -51,6 +68,11 @@ class CheckpointWriter:
             self._job = None
             raise
         copies.close()
+
+    def start_copied(self, snapshot: Snapshot) -> None:
+        """As `start`, with what `copied` gave."""
+        assert self.idle
+        self._job = self._thread.submit(self._write, snapshot, Copies(self._memory))
 
     def finished(self) -> Path | None:
         """The folder of a checkpoint that was completed since the last call, if there is one."""
@@ -145,5 +167,5 @@ def host_copy(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return copies
 
 
-def _nbytes(tensors: dict[str, Tensor] | None) -> int:
+def _nbytes(tensors: Mapping[str, Tensor] | None) -> int:
     return sum(t.nbytes for t in (tensors or {}).values())

@@ -2,12 +2,14 @@
 
 Beside the run folders, ``.slurm/`` holds JSON files for the job of each run: what to run, its number in the queue, and
 how it ended. submitit pickles a `ClusterRun`, which is the path of such a file, for its own process on a node. Nothing
-here reads a pickle. A job that is preempted or out of time returns to the queue and continues from its last checkpoint.
+here reads a pickle. A job that is preempted or out of time ends its round, returns to the queue and continues there.
 The jobs outlive the command that submitted them; the same command finds them again.
 """
 
 import json
+import os
 import re
+import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,10 +19,12 @@ from typing import Any
 import torch
 
 from fedchoir.core.result import read_events
-from fedchoir.experiments.scheduler import ENDS, Status, is_finished, job_of, redirect_output, run_job, task_of
+from fedchoir.experiments.scheduler import ENDS, KILL_AFTER, Status, is_finished, task_of
 from fedchoir.experiments.sweep import Job
-from fedchoir.utils.errors import UsageError
+from fedchoir.experiments.sweep_worker import job_of, redirect_output, run_job
+from fedchoir.utils.errors import Interrupted, UsageError
 from fedchoir.utils.io import atomic_write_json
+from fedchoir.utils.stop_signals import GRACE, stop_now
 from fedchoir.utils.threads import threads_for
 
 LOCAL = "local"  # the partition that stands for processes on this machine
@@ -46,12 +50,21 @@ class ClusterRun:
         job = job_of(task)
         redirect_output(job)
         torch.set_num_threads(task["threads"] or threads_for(1))
+        os.environ[GRACE] = str(task["grace"])
+        events: list[str] = []
 
         def send(event: str, **facts: Any) -> None:
-            if event in ENDS:
+            events.append(event)
+            if event in ENDS and event != "stopped":
                 atomic_write_json(_end_file(job), {"event": event, **facts})
 
-        run_job(job, send)
+        requeue = signal.signal(signal.SIGUSR2, stop_now)  # submitit would leave in the middle of a round
+        try:
+            run_job(job, send)
+        finally:
+            signal.signal(signal.SIGUSR2, requeue)
+        if "stopped" in events and callable(requeue):
+            requeue(signal.SIGUSR2, None)
 
     def checkpoint(self) -> Any:
         """The call that goes back to the queue. The rest of the run is in its own checkpoint."""
@@ -77,7 +90,9 @@ class Cluster:
     """A `Backend` of `run_jobs`: the queue of a Slurm partition, or processes on this machine for a test."""
 
     def __init__(self, folder: Path, partition: str, settings: Mapping[str, str], at_once: int | None = None) -> None:
+        self.stopping = False
         self._executor = make_executor(folder, partition, settings, at_once)
+        self._run_grace = grace_of(settings)
         self._places = (at_once or 1) if partition == LOCAL else None
         self._interval, self._grace = (0.2, 1.0) if partition == LOCAL else (INTERVAL, 60.0)
         self._waiting: list[tuple[Job, int]] = []
@@ -109,15 +124,19 @@ class Cluster:
                 else:
                     yield submitted.job, status
 
+    def stop(self) -> None:
+        """There is nothing to wait for: the jobs stay in the queue; `fedchoir sweep` finds them again."""
+        raise Interrupted
+
     def close(self) -> None:
-        """The jobs stay in the queue; `fedchoir sweep` finds them again."""
+        """As `stop`."""
 
     def _submit(self, batch: Sequence[tuple[Job, int]]) -> None:
         calls = []
         for job, _ in batch:
             _end_file(job).unlink(missing_ok=True)
-            threads = None if self._places is None else threads_for(self._places)
-            atomic_write_json(_slurm_file(job, ".task.json"), {**task_of(job), "threads": threads})
+            more = {"threads": None if self._places is None else threads_for(self._places), "grace": self._run_grace}
+            atomic_write_json(_slurm_file(job, ".task.json"), {**task_of(job), **more})
             calls.append(ClusterRun(str(_slurm_file(job, ".task.json").resolve())))
         try:
             handles = self._executor.submit_array(calls)
@@ -209,6 +228,16 @@ def parse_settings(settings: Mapping[str, str], valid: set[str]) -> dict[str, An
             raise UsageError(f"--slurm-set {key}={text}: {key} is not known; it should be one of {names}")
         values[name] = minutes(text) if name == "time" else int(text) if text.isdecimal() else text
     return values
+
+
+def grace_of(settings: Mapping[str, str]) -> float:
+    """Seconds for the round, of those between Slurm's warning and the end of a job. A checkpoint needs the rest.
+
+    >>> grace_of({"time": "90"}), grace_of({"signal-delay-s": "600"})
+    (80.0, 400.0)
+    """
+    given = {key.replace("-", "_"): text for key, text in settings.items()}
+    return float(given.get("signal_delay_s", DEFAULTS["signal_delay_s"])) / KILL_AFTER
 
 
 def minutes(text: str) -> int:

@@ -1,49 +1,45 @@
 """Runs the jobs of a sweep, several at once, each once; a run that dies does not stop the others.
 
+A signal stops a sweep: its runs end their round and write it. A second one kills them.
 The run folders hold the state: ``result.json`` marks a finished run, a checkpoint one to continue. The process that
 executes a run holds its lock, so two sweeps may share a folder; the system releases the lock when the process ends.
-``python -m fedchoir.experiments.scheduler`` is a worker process: it reports to its parent in JSON messages, and
-everything that a run prints goes to the log of the run.
+`fedchoir.experiments.sweep_worker` is such a process.
 """
 
-import gc
 import json
-import os
+import sys
 import time
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
 from filelock import FileLock, Timeout
 
-from fedchoir.core.federation_spec import FederationSpec
-from fedchoir.core.result import Event
-from fedchoir.experiments.config import Experiment, Plan, read_experiment
-from fedchoir.experiments.live_status import LiveStatus
-from fedchoir.experiments.run import MAY_CHANGE, Observer, differences, run
+from fedchoir.experiments.config import read_experiment
+from fedchoir.experiments.run import MAY_CHANGE, differences
 from fedchoir.experiments.sweep import Job
-from fedchoir.experiments.tracking import make_trackers
-from fedchoir.utils.errors import UsageError, WorkerError
+from fedchoir.utils.errors import Interrupted, UsageError, WorkerError
 from fedchoir.utils.io import atomic_write_json
-from fedchoir.utils.subprocess_channel import ChildProcess, parent_channel
+from fedchoir.utils.stop_signals import GRACE, StopSignals, grace_seconds
+from fedchoir.utils.subprocess_channel import ChildProcess
 from fedchoir.utils.threads import threads_for
 
-WORKER = "fedchoir.experiments.scheduler"
+WORKER = "fedchoir.experiments.sweep_worker"
 POLL = 0.5  # seconds between two looks at runs that another sweep executes
-ENDS = ("finished", "skipped", "failed", "locked")
+KILL_AFTER = 1.5  # grace periods: after the first a run stops in its round, and has the rest to write a checkpoint
+ENDS = ("finished", "skipped", "failed", "locked", "stopped")
 
 Status = dict[str, Any]
-"""A report of a run: {"event": "began" | "round" | "finished" | "skipped" | "failed" | "locked", …}."""
+"""A report of a run: {"event": "began" | "round" | "finished" | "skipped" | "failed" | "locked" | "stopped", …}."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job ended: ``finished`` now, ``skipped`` (finished before), or ``failed``: why, and where its log is."""
+    """How a job ended: ``finished`` now, ``skipped`` (finished before), ``failed``: why, and where its log is,
+    ``stopped``: what was saved, or ``waiting``: not started when the others were stopped."""
 
     job: Job
     state: str
@@ -55,6 +51,9 @@ class Outcome:
 class Backend(Protocol):
     """Where jobs are executed: `LocalProcesses`, or the queue of a cluster (`fedchoir.experiments.cluster`)."""
 
+    stopping: bool
+    """Whether nothing is started any more and what runs is asked to end."""
+
     def has_room(self) -> bool:
         """Whether `start` may be called."""
 
@@ -64,8 +63,11 @@ class Backend(Protocol):
     def poll(self, seconds: float) -> Iterator[tuple[Job, Status]]:
         """Reports of the jobs that were started; waits for the first at most so many seconds."""
 
+    def stop(self) -> None:
+        """Begin to stop; `poll` reports the runs that do."""
+
     def close(self) -> None:
-        """Stop what still runs. Checkpoints stay intact."""
+        """Kill what still runs. Checkpoints stay intact."""
 
 
 def run_jobs(
@@ -74,7 +76,8 @@ def run_jobs(
     watch: Callable[[Job, Status], None] = lambda job, status: None,
     backend: Backend | None = None,
 ) -> list[Outcome]:
-    """Execute every job that is not finished; outcomes in the order of the jobs. ``watch`` gets every report."""
+    """Execute every job that is not finished; outcomes in the order of the jobs. ``watch`` gets every report. After a
+    signal the runs stop; a second one raises `Interrupted`."""
     outcomes: dict[str, Outcome] = {}
     started: dict[str, float] = {}
     waiting = list(jobs)
@@ -85,8 +88,19 @@ def run_jobs(
         outcomes[job.name] = Outcome(job, state, why, log, seconds)
         watch(job, {"event": state, "why": why, "seconds": seconds})
 
-    with closing(backend or LocalProcesses(min(processes, len(jobs)) or 1)) as backend:
+    backend = backend or LocalProcesses(min(processes, len(jobs)) or 1)
+
+    def ask(stop: type[Interrupted]) -> None:
+        if backend.stopping:
+            raise stop
+        backend.stop()
+        sys.stderr.write("fedchoir: stopping; each run ends its round and writes it; Ctrl-C again kills them\n")
+
+    with closing(backend), StopSignals(ask):
         while len(outcomes) < len(jobs):
+            if backend.stopping and len(outcomes) + len(waiting) == len(jobs):
+                outcomes |= {job.name: Outcome(job, "waiting") for job in waiting}
+                break
             for job in list(waiting) if backend.has_room() else ():
                 try:
                     if is_finished(job):
@@ -112,17 +126,21 @@ def run_jobs(
 class LocalProcesses:
     """Worker processes on this machine that share its cores. One in which a run failed is not used again."""
 
-    def __init__(self, places: int) -> None:
+    def __init__(self, places: int, grace: float | None = None) -> None:
+        """``grace``: seconds that runs have to end their round (default: see `fedchoir.utils.stop_signals`)."""
+        self.stopping = False
+        self._kill_at: float | None = None  # what still runs then
         self._places = places
+        self._grace = grace_seconds() if grace is None else grace
         self._idle: list[ChildProcess] = []
         self._running: dict[ChildProcess, Job] = {}
 
     def has_room(self) -> bool:
-        return len(self._running) < self._places
+        return len(self._running) < self._places and not self.stopping
 
     def start(self, job: Job) -> None:
         threads = str(threads_for(self._places))
-        environment = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+        environment = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, GRACE: str(self._grace)}
         child = self._idle.pop() if self._idle else ChildProcess.spawn("its process", WORKER, environment)
         self._running[child] = job
         with suppress(WorkerError):  # poll reports a process that has died
@@ -131,6 +149,8 @@ class LocalProcesses:
     def poll(self, seconds: float) -> Iterator[tuple[Job, Status]]:
         if not self._running:
             time.sleep(seconds)
+        if self.stopping:
+            self._ask_to_stop()
         for child in wait(list(self._running), seconds):  # type: ignore[arg-type]
             assert isinstance(child, ChildProcess)
             job = self._running[child]
@@ -138,6 +158,8 @@ class LocalProcesses:
                 status = json.loads(child.receive()[0])
             except WorkerError as error:
                 status = {"event": "failed", "why": str(error), "broken": True}
+                if self.stopping:  # a run that has not begun its rounds has nothing to save
+                    status |= {"event": "stopped", "why": "it did not stop in time" if self._is_late() else ""}
             if status["event"] in ENDS:
                 del self._running[child]
                 if status.get("broken"):
@@ -145,6 +167,22 @@ class LocalProcesses:
                 else:
                     self._idle.append(child)
             yield job, status
+
+    def stop(self) -> None:
+        self.stopping = True
+
+    def _ask_to_stop(self) -> None:
+        """Once; what does not stop is killed."""
+        if self._kill_at is None:
+            self._kill_at = time.monotonic() + KILL_AFTER * self._grace
+            for child in self._running:
+                child.ask_to_stop()
+        elif self._is_late():
+            for child in self._running:
+                child.kill()  # poll reports it
+
+    def _is_late(self) -> bool:
+        return self._kill_at is not None and time.monotonic() > self._kill_at
 
     def close(self) -> None:
         for child in (*self._idle, *self._running):
@@ -203,72 +241,3 @@ def task_of(job: Job) -> dict[str, Any]:
     """A job as JSON, for the process that executes it."""
     experiment = job.experiment.model_dump(mode="json")
     return {"name": job.name, "label": job.label, "experiment": experiment, "track": job.track}
-
-
-def job_of(task: Mapping[str, Any]) -> Job:
-    return Job(task["name"], task["label"], Experiment(**task["experiment"]), track=tuple(task["track"]))
-
-
-# -- a worker process --------------------------------------------------------------------------------------------------
-
-Send = Callable[..., None]
-
-
-class RoundReporter(Observer):
-    """Reports the rounds of a run to the scheduler."""
-
-    def __init__(self, send: Send) -> None:
-        self._send = send
-
-    def began(self, plan: Plan, spec: FederationSpec, done: list[Event]) -> None:
-        self._send("began", rounds=spec.rounds, done=len([event for event in done if event["round"] >= 0]))
-
-    def round(self, event: Event) -> None:
-        if event["round"] >= 0:
-            self._send("round", round=event["round"], intra=event["intra_avg"], inter=event["inter_avg"])
-
-
-def run_job(job: Job, send: Send) -> None:
-    """Execute one run, or the rest of it, unless it is finished or another process executes it."""
-    try:
-        with lock_of(job):
-            finished = is_finished(job)
-            if not finished:
-                observers = [RoundReporter(send), LiveStatus(), *make_trackers(job.track)]
-                run(job.experiment, resume=True, observers=observers)
-        send("skipped" if finished else "finished")
-    except Timeout:
-        send("locked")
-    except UsageError as error:
-        send("failed", why=str(error))
-    except Exception as error:
-        traceback.print_exc()
-        why = str(error) if isinstance(error, WorkerError) else f"{type(error).__name__}: {error}"
-        send("failed", why=why, broken=True)
-
-
-def redirect_output(job: Job) -> None:
-    """Send everything that this process prints to the log of the run."""
-    with log_of(job).open("a") as log:
-        os.dup2(log.fileno(), 1)
-        os.dup2(log.fileno(), 2)
-
-
-def main() -> None:
-    channel = parent_channel()
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-
-    def send(event: str, **facts: Any) -> None:
-        channel.send([json.dumps({"event": event, **facts}).encode()])
-
-    while True:  # until the scheduler ends this process
-        job = job_of(json.loads(channel.receive()[0]))
-        redirect_output(job)
-        run_job(job, send)
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-
-
-if __name__ == "__main__":
-    main()

@@ -16,7 +16,12 @@ from fedchoir.experiments.sweep import Job
 from fedchoir.experiments.sweep_state import STATES as RUN_STATES
 from fedchoir.experiments.sweep_state import RunState
 
-STATES = {"finished": "[green]finished[/]", "skipped": "[dim]was finished before[/]", "failed": "[red]failed[/]"}
+STATES = {
+    "finished": "[green]finished[/]",
+    "skipped": "[dim]was finished before[/]",
+    "failed": "[red]failed[/]",
+    "stopped": "[yellow]stopped[/]",
+}
 
 
 class SweepView:
@@ -61,10 +66,14 @@ class SweepView:
         self._progress.stop()
 
 
-def summary(outcomes: Sequence[Outcome], out: Path) -> str:
-    """The last lines of a sweep: how many runs finished or failed, and the logs of those that failed."""
+def summary(outcomes: Sequence[Outcome], out: Path, command: str = "the same command") -> str:
+    """The last lines of a sweep: how many runs finished or failed, and the logs of those that failed. ``command``
+    continues those that were stopped."""
     states = [outcome.state for outcome in outcomes]
+    stopped, waiting = states.count("stopped"), states.count("waiting")
     text = "{} finished, {} were finished before, {} failed".format(*map(states.count, STATES))
+    if stopped or waiting:
+        text += f", {stopped} stopped, {waiting} not started; to continue: {command}"
     failed = [f"failed: {o.job.name}" + (f" (log: {o.log})" if o.log else "") for o in outcomes if o.state == "failed"]
     return "\n".join([f"{text} · {out}/", *failed])
 

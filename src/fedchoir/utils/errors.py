@@ -13,10 +13,11 @@ class Interrupted(KeyboardInterrupt):
     """A run was stopped with Ctrl-C. It can be resumed."""
 
     code = 130  # of the process
+    saved: str = ""  # what is in its checkpoint, and where
 
 
 class Terminated(Interrupted):
-    """A run was stopped with SIGTERM. It can be resumed."""
+    """A run was stopped with another signal, such as SIGTERM. It can be resumed."""
 
     code = 143
 

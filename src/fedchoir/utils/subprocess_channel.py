@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection
 from typing import IO
 
 from fedchoir.utils.errors import WorkerError
+from fedchoir.utils.stop_signals import STOPS, ignore_signals
 
 STDERR_LINES = 3  # of a child that died, in the error message
 
@@ -54,10 +55,12 @@ class ChildProcess:
     Errors call it by its ``name``. `multiprocessing.connection.wait` accepts several of them.
     """
 
-    def __init__(self, name: str, descriptor: int, kill: Callable[[], None], wait: Callable[[], int | None]) -> None:
+    def __init__(
+        self, name: str, descriptor: int, pid: int | None, kill: Callable[[], None], wait: Callable[[], int | None]
+    ) -> None:
         self.name = name
         self._channel = Channel(descriptor)
-        self._kill, self._wait = kill, wait
+        self._pid, self._kill, self._wait = pid, kill, wait
         self._stderr: deque[str] = deque(maxlen=STDERR_LINES)
         self._forwarder: threading.Thread | None = None
 
@@ -75,7 +78,7 @@ class ChildProcess:
                 pass_fds=[theirs.fileno()],
                 env={**os.environ, **(environment or {})},
             )
-        child = cls(name, ours.detach(), process.kill, process.wait)
+        child = cls(name, ours.detach(), process.pid, process.kill, process.wait)
         child._forwarder = threading.Thread(target=child._forward, args=(process.stderr,), daemon=True)
         child._forwarder.start()
         return child
@@ -98,7 +101,7 @@ class ChildProcess:
             process.join()
             return process.exitcode
 
-        return cls(name, ours.detach(), process.kill, wait)
+        return cls(name, ours.detach(), process.pid, process.kill, wait)
 
     def send(self, frames: Sequence[bytes]) -> None:
         """Raises `WorkerError` if the child has died."""
@@ -119,9 +122,17 @@ class ChildProcess:
     def fileno(self) -> int:
         return self._channel.fileno()
 
+    def ask_to_stop(self) -> None:
+        """Send SIGUSR1. The child must not have been waited for."""
+        assert self._pid is not None
+        os.kill(self._pid, signal.SIGUSR1)
+
+    def kill(self) -> None:
+        self._kill()
+
     def close(self) -> None:
         """Kill the child, if it still runs, and wait for its end."""
-        self._kill()
+        self.kill()
         self._wait()
         if self._forwarder is not None:
             self._forwarder.join(1.0)
@@ -142,13 +153,15 @@ class ChildProcess:
         return WorkerError(": ".join([f"{self.name} {how}", *filter(None, [" | ".join(self._stderr)])]))
 
 
-def parent_channel() -> Channel:
-    """The channel to the parent, in a process that `ChildProcess.spawn` started."""
+def parent_channel(heeded: signal.Signals | None = None) -> Channel:
+    """The channel to the parent, in a process that `ChildProcess.spawn` started. Of the signals that stop a process,
+    this one alone is ``heeded``: the others reach the parent too, which asks its children or ends them."""
+    ignore_signals(*(number for number in STOPS if number != heeded))
     return _child_channel(int(sys.argv[1]))
 
 
 def _child_channel(descriptor: int) -> Channel:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, and the parent ends its children
+    ignore_signals(signal.SIGINT)  # Ctrl-C reaches the parent too, and the parent ends its children
     threading.Thread(target=_exit_with_parent, args=(descriptor,), daemon=True).start()
     return Channel(descriptor)
 

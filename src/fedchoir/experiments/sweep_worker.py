@@ -1,0 +1,95 @@
+"""A worker process of a sweep: executes runs for `fedchoir.experiments.scheduler`.
+
+It reports to its parent in JSON messages, and everything that a run prints goes to the log of the run. SIGUSR1 from its
+parent stops it: during rounds with a checkpoint, else at once, because there is nothing to save.
+"""
+
+import gc
+import json
+import os
+import signal
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from filelock import Timeout
+
+from fedchoir.core.federation_spec import FederationSpec
+from fedchoir.core.result import Event
+from fedchoir.experiments.config import Experiment, Plan
+from fedchoir.experiments.live_status import LiveStatus
+from fedchoir.experiments.run import Observer, run
+from fedchoir.experiments.scheduler import is_finished, lock_of, log_of
+from fedchoir.experiments.sweep import Job
+from fedchoir.experiments.tracking import make_trackers
+from fedchoir.utils.errors import Interrupted, UsageError, WorkerError
+from fedchoir.utils.subprocess_channel import parent_channel
+
+Send = Callable[..., None]
+
+
+def job_of(task: Mapping[str, Any]) -> Job:
+    return Job(task["name"], task["label"], Experiment(**task["experiment"]), track=tuple(task["track"]))
+
+
+class RoundReporter(Observer):
+    """Reports the rounds of a run to the scheduler."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+
+    def began(self, plan: Plan, spec: FederationSpec, done: list[Event]) -> None:
+        self._send("began", rounds=spec.rounds, done=len([event for event in done if event["round"] >= 0]))
+
+    def round(self, event: Event) -> None:
+        if event["round"] >= 0:
+            self._send("round", round=event["round"], intra=event["intra_avg"], inter=event["inter_avg"])
+
+
+def run_job(job: Job, send: Send) -> None:
+    """Execute one run, or the rest of it, unless it is finished or another process executes it."""
+    try:
+        with lock_of(job):
+            finished = is_finished(job)
+            if not finished:
+                observers = [RoundReporter(send), LiveStatus(), *make_trackers(job.track)]
+                run(job.experiment, resume=True, observers=observers)
+        send("skipped" if finished else "finished")
+    except Interrupted as stop:
+        send("stopped", why=stop.saved)
+    except Timeout:
+        send("locked")
+    except UsageError as error:
+        send("failed", why=str(error))
+    except Exception as error:
+        traceback.print_exc()
+        why = str(error) if isinstance(error, WorkerError) else f"{type(error).__name__}: {error}"
+        send("failed", why=why, broken=True)
+
+
+def redirect_output(job: Job) -> None:
+    """Send everything that this process prints to the log of the run."""
+    with log_of(job).open("a") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+
+
+def main() -> None:
+    channel = parent_channel(signal.SIGUSR1)
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+
+    def send(event: str, **facts: Any) -> None:
+        channel.send([json.dumps({"event": event, **facts}).encode()])
+
+    while True:  # until the scheduler ends this process
+        job = job_of(json.loads(channel.receive()[0]))
+        redirect_output(job)
+        run_job(job, send)
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()
