@@ -224,8 +224,9 @@ def test_a_site_stops_at_its_own_budget(small: Callable[..., Experiment], tmp_pa
     assert {out["client"] for out in reasons} == {name}
     assert all("this site's budget is" in out["why"] for out in reasons)
     again = small("fedavg", "again", rounds=1, seed=1, models=("mlp",), settings=NOISY)
-    with pytest.raises(QuorumError):  # another server, the same site: nothing is left
-        run_on_sites(again.model_copy(update={"quorum": 1.0}), tmp_path / "sites", change=limited)
+    with pytest.raises(QuorumError, match=f"{name}: refused: this release would raise ε .* this site's budget is"):
+        # another server, the same site: nothing is left
+        run_on_sites(again.model_copy(update={"quorum": 1.0}), tmp_path / "sites", run="f" * 16, change=limited)
 
 
 @pytest.mark.parametrize("name", [name for name, cls in methods.registry().items() if cls.supports_dp])

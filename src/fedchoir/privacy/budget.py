@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from fedchoir.privacy.dp import composed_epsilon
 from fedchoir.utils.errors import UsageError
 from fedchoir.utils.hash_chain import BrokenChainError, HashChain
 
@@ -78,15 +79,7 @@ def _is_release(value: Any) -> bool:
 
 def epsilon_of(releases: list[Release], delta: float) -> float:
     """ε at δ of several releases together."""
-    import dp_accounting
-    from dp_accounting import pld
-
-    accountant = pld.PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
     totals: dict[tuple[float, float], int] = {}
     for release in releases:
         totals[release.noise, release.rate] = totals.get((release.noise, release.rate), 0) + release.steps
-    for (noise, rate), steps in totals.items():
-        if steps:
-            event = dp_accounting.PoissonSampledDpEvent(min(rate, 1.0), dp_accounting.GaussianDpEvent(noise))
-            accountant.compose(event, steps)
-    return float(accountant.get_epsilon(delta)) if any(totals.values()) else 0.0
+    return composed_epsilon(tuple((noise, rate, steps) for (noise, rate), steps in totals.items()), delta)

@@ -62,19 +62,27 @@ def _close(one: Tensor, two: Tensor) -> bool:
     return bool((one - two).norm() <= 1e-6 * two.norm() + 1e-12)
 
 
-@lru_cache(maxsize=4096)
 def epsilon(noise: float, rate: float, steps: int, delta: float) -> float:
     """ε at δ after Poisson-sampled Gaussian steps.
 
     >>> round(epsilon(1.0, 0.05, 100, 1e-5), 2)
     3.5
     """
+    return composed_epsilon(((noise, rate, steps),), delta)
+
+
+@lru_cache(maxsize=4096)
+def composed_epsilon(releases: tuple[tuple[float, float, int], ...], delta: float) -> float:
+    """ε at δ of several releases together: noise multiplier, sampling rate and steps of each.
+
+    Computing it takes a second, and a site asks for the same one several times in a round.
+    """
     import dp_accounting
     from dp_accounting import pld
 
-    if steps == 0:
-        return 0.0
     accountant = pld.PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
-    step = dp_accounting.PoissonSampledDpEvent(min(rate, 1.0), dp_accounting.GaussianDpEvent(noise))
-    accountant.compose(step, steps)
-    return float(accountant.get_epsilon(delta))
+    made = [release for release in releases if release[2]]
+    for noise, rate, steps in made:
+        step = dp_accounting.PoissonSampledDpEvent(min(rate, 1.0), dp_accounting.GaussianDpEvent(noise))
+        accountant.compose(step, steps)
+    return float(accountant.get_epsilon(delta)) if made else 0.0
