@@ -12,6 +12,7 @@ import tomli_w
 
 from fedchoir.utils.stop_signals import STOPS
 
+collect_ignore = ["slow_training.py"]  # a plug-in for other processes: importing it here would slow all tests down
 SMALL = {"image_size": 16, "local_epochs": 1, "local_batch": 16, "public_size": 16, "public_batch": 8}
 
 
