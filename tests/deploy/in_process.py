@@ -79,7 +79,7 @@ def run_on_sites(
     *,
     resume: bool = False,
     policy: Policy = TRUSTING,
-    run: str = RUN,
+    run: str | None = None,
     change: Callable[[InProcessTransport], None] = lambda transport: None,
 ) -> tuple[Result, InProcessTransport]:
     """Run an experiment on `FlowerEngine`; ``change`` may alter the transport before the first round."""
@@ -94,7 +94,7 @@ def run_on_sites(
     )
     change(transport)
     options = {"digest": public.digest} if public else {"name": method.public_set} if method.public_set else None
-    engine = FlowerEngine(method, transport, run=run, public=options, journal=plan.out / "replies.jsonl")
+    engine = FlowerEngine(method, transport, run=run or RUN, public=options, journal=plan.out / "replies.jsonl")
     result = run_on_engine(
         plan, method, engine, tuple(scenario.tests), notes=[], device="cpu", resume=resume, observers=[]
     )

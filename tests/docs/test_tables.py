@@ -99,6 +99,19 @@ AUGMENTED = {
 }  # fmt: skip
 
 
+def test_results_of_choir_on_texts(numbers: Numbers) -> None:
+    found = table("docs/choir.md", "texts, same augmentation")
+    labels = ("solo", "fedmd", "fccl+", "choir", "solo, centralized")
+    for label, (_, *row) in zip(labels, found.rows, strict=True):
+        assert row[:2] == [digits(numbers.get(m, "reviews", label)) for m in ("intra", "inter")], label
+        apart = [
+            interval(numbers.get(m, "reviews", "choir") - numbers.get(m, "reviews", label)) for m in ("intra", "inter")
+        ]
+        assert row[2:4] == (["–", "–"] if label == "choir" else apart), label
+        sent = numbers.row("reviews", label).results[0].bytes_up / 4
+        assert row[4] == ("–" if not sent else f"{sent / 1e3:.0f} kB" if sent < 1e6 else f"{sent / 1e6:.1f} MB"), label
+
+
 def test_results_of_choir(numbers: Numbers) -> None:
     found = table("docs/choir.md", "same augmentation")
     assert found.column("same augmentation") == list(AUGMENTED)
