@@ -29,6 +29,7 @@ from fedchoir.engines.local.pretrained import PretrainedTrainer
 from fedchoir.methods.base import Method
 from fedchoir.payload import Payload
 from fedchoir.privacy.secure_aggregation.terms import SumTerms
+from fedchoir.utils.threads import threads_for
 
 if TYPE_CHECKING:
     from fedchoir.privacy.secure_aggregation.client import SecureAggregationClient
@@ -79,6 +80,17 @@ class LocalEngine:
             fused=fused, budget=budget, folder=folder, indices=clients,
         )  # fmt: skip
         self._secure_clients: dict[int, SecureAggregationClient] = {}
+        if fused:
+            self._compile_kernels(precision)
+
+    def _compile_kernels(self, precision: str) -> None:
+        from fedchoir.engines.local.fused.compile_ahead import compile_ahead  # needs Triton
+
+        spec, dtype = self.method.spec, torch.bfloat16 if precision == "bf16" else torch.float32
+        architectures = {spec.clients[k].model: k for k in reversed(self.clients.indices)}
+        models = (self.clients[k].model for k in architectures.values())
+        self._progress("all clients", "compile kernels")
+        compile_ahead(models, spec.inputs, self.device, dtype, threads_for(1))
 
     @property
     def notes(self) -> list[str]:

@@ -1,0 +1,44 @@
+"""``python -m fedchoir.engines.local.fused.compile_worker``: compiles kernels for its parent, without a GPU."""
+
+# mypy: disable-error-code="import-untyped"
+
+import json
+from importlib import import_module
+
+from triton.backends.compiler import GPUTarget
+from triton.runtime.driver import driver
+
+from fedchoir.utils.subprocess_channel import Channel, parent_channel
+
+
+class TargetOnly:
+    """Stands in for Triton's driver: kernels are compiled for a kind of GPU, and none is needed for that."""
+
+    def __init__(self, backend: str, arch: int, warp_size: int) -> None:
+        self._target = GPUTarget(backend, arch, warp_size)
+
+    def get_current_target(self) -> GPUTarget:
+        return self._target
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+def serve(channel: Channel) -> None:
+    """Compile one kernel after the other into the cache on disk, until the parent is gone."""
+    driver.set_active(TargetOnly(*json.loads(channel.receive()[0])))
+    while True:
+        module, name, description = (part.decode() for part in channel.receive())
+        try:
+            getattr(import_module(module), name).preload(description)
+        except Exception as error:
+            channel.send([f"{type(error).__name__}: {error}".encode()])
+        else:
+            channel.send([b"compiled"])
+
+
+if __name__ == "__main__":
+    serve(parent_channel())
