@@ -41,7 +41,7 @@ def test_synthetic_samples_have_the_class_means_of_private_ones() -> None:
     private = vectors()
     start = start_noise(3, (5,), RECIPE, "tensor", seed=0)
     steps, goal = goals(private, private.input_spec)
-    made, _ = condense(start, goal, OWNED, RECIPE, "tensor")  # type: ignore[arg-type]
+    made, _ = condense(start, goal, OWNED, torch.full((len(start),), RECIPE.per_class), RECIPE, "tensor")  # type: ignore[arg-type]
     assert steps == list(range(RECIPE.steps))
     for c in (0, 1):
         target = private.inputs[private.labels == c].mean(dim=0)

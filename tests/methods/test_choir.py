@@ -66,6 +66,32 @@ def test_a_batch_has_its_share_of_synthetic_samples(harness: Make) -> None:
     assert not torch.equal(batches[0].inputs[16:], batches[1].inputs[16:])
 
 
+def test_the_share_falls_linearly(harness: Make) -> None:
+    s = harness("choir", PLAIN, rounds=3, synthetic_share=0.75, final_share=0.25, local_batch=12)
+    shares = []
+    for _ in range(3):
+        s.run_rounds()
+        count = s.method.companions(s.clients[0]).count
+        shares.append(count / (12 + count))
+    assert shares == [0.75, 0.5, 0.25]
+
+
+def test_a_small_class_repeats_fewer_synthetic_samples(harness: Make) -> None:
+    def first_two(**settings: Any) -> tuple[torch.Tensor, ...]:
+        s = harness("choir", PLAIN, **settings)  # every class has twelve private samples
+        s.run_rounds()
+        return s.clients[0].stored_tensor("own_set").unbind(1)
+
+    one, two = first_two()
+    assert not torch.equal(one, two)
+    one, two = first_two(private_per_synthetic=12)
+    assert torch.equal(one, two)
+    one, two = first_two(private_per_synthetic=1000)  # never none
+    assert torch.equal(one, two)
+    one, two = first_two(private_per_synthetic=0)
+    assert not torch.equal(one, two)
+
+
 def test_the_shared_model_leaves_the_own_one_as_it_is(harness: Make) -> None:
     assert equal(after(harness, "choir", shared_model="simple_cnn@4"), after(harness, "choir"))
 

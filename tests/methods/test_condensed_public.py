@@ -213,7 +213,7 @@ def test_options_and_traits_are_those_of_the_method_and_of_condensation(name: st
     assert issubclass(made, CondensedPublic)
     before, now = plain.Params().model_dump(), made.Params().model_dump()
     assert {key: now[key] for key in before} == before
-    assert now["per_class"] == 10
+    assert now["per_class"] == 30
     for trait in ("name", "heterogeneous", "uses_labels", "symmetric", "changes", "with_private_statistics"):
         assert getattr(made, trait) == getattr(plain, trait)
     assert made.synthetic_samples == {"condensed"}

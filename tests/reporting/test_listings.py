@@ -42,7 +42,7 @@ def test_names_of_options_are_never_broken() -> None:
 
 def test_options_of_a_condensed_public_set_are_listed_with_it_alone() -> None:
     on_condensed = effective_options("fedmd", "digits-lite", "fixed", "condensed")
-    assert on_condensed["per_class"] == 10
+    assert on_condensed["per_class"] == 30
     assert "per_class" not in effective_options("fedmd", "digits-lite", "fixed")
     assert " per_class " in at_80(options_table("fedmd", public="condensed"))
 

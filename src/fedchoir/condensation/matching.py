@@ -55,22 +55,27 @@ def start_noise(classes: int, shape: tuple[int, ...], recipe: Recipe, modality: 
     return (middle(modality) + START_SPREAD * noise).clamp(*limits(modality))
 
 
-def condense(start: Tensor, goals: Goals, owned: Tensor, recipe: Recipe, modality: str) -> tuple[Tensor, Tensor]:
+def condense(
+    start: Tensor, goals: Goals, owned: Tensor, distinct: Tensor, recipe: Recipe, modality: str
+) -> tuple[Tensor, Tensor]:
     """Samples C×N×shape whose class means match those of the private ones under every embedder, and the mean loss.
+
+    Only the first ``distinct`` (C, at least 1) samples of a class are its own; they are repeated up to N.
 
     With embedder e_t and random change A_t of step t, the same for private samples x and synthetic ones s:
 
         min_s Σ_c ‖ mean_{x of class c} e_t(A_t x) − mean_{s of class c} e_t(A_t s) ‖²
     """
-    classes = len(start)
+    classes, number, distinct = len(start), torch.arange(recipe.per_class), distinct.cpu().unsqueeze(1)
     made = start.detach().clone().requires_grad_()
     optimizer = torch.optim.Adam([made], lr=recipe.lr)
-    labels = torch.arange(classes, device=start.device).repeat_interleave(recipe.per_class * recipe.formation**2)
+    own = (number < distinct).nonzero(as_tuple=True)
+    labels = own[0].to(start.device).repeat_interleave(recipe.formation**2)
     total = torch.zeros((), device=start.device)
     with torch.enable_grad():
         for step in range(recipe.steps if bool(owned.any()) else 0):
             goal = goals(step)
-            samples = decode(made.flatten(0, 1), recipe.formation)
+            samples = decode(made[own], recipe.formation)
             means = class_means(goal.embed(goal.change(samples)), labels, classes)
             loss = mean_matching(means, goal.means, owned)
             optimizer.zero_grad()
@@ -79,7 +84,8 @@ def condense(start: Tensor, goals: Goals, owned: Tensor, recipe: Recipe, modalit
             with torch.no_grad():
                 made.clamp_(*limits(modality))
             total += loss.detach()
-    return made.detach(), total / max(recipe.steps, 1)
+    repeated = made.detach()[torch.arange(classes).unsqueeze(1), number % distinct]
+    return repeated, total / max(recipe.steps, 1)
 
 
 def private_goal(

@@ -20,8 +20,9 @@ from fedchoir.payload import Payload
 
 class ChoirParams(SharedEnsembleParams, CondensingParams):
     synthetic_share: float = Field(
-        0.5, ge=0, lt=1, description="σ: share of the others' synthetic samples in every batch of the local phase"
+        0.67, ge=0, lt=1, description="σ: share of the others' synthetic samples in every batch of the first round"
     )
+    final_share: float = Field(0.05, ge=0, lt=1, description="σ of the last round, to which it falls linearly")
     recolor: Literal["wide", "none"] = Field("wide", description="images only: recolor with any colours, or not at all")
     recolor_share: float = Field(0.5, ge=0, le=1, description="ρ: share of the images that are recolored")
 
@@ -32,10 +33,12 @@ class Choir(SharedEnsemble, Condensing):
     **Condensation.** See `CondensationPhase`. The server forwards every client's set S_j to all others, once, or every
     ``refresh`` rounds.
 
-    **Local phase.** A batch holds private samples and, with share σ, samples of ∪_{j≠i} S_j, all augmented
-    (``private_augment``). A share ρ of images is recolored (`recolor`). The loss of client i is
+    **Local phase.** A batch holds private samples and, with share σ_t, samples of ∪_{j≠i} S_j, all augmented
+    (``private_augment``). A share ρ of images is recolored (`recolor`). In round t of T the loss of client i is
 
-        (1 − σ)·E_{(x,y)∈D_i} CE(z(x), y) + σ·E_{(s,y)∈∪_{j≠i} S_j} CE(z(s), y)
+        (1 − σ_t)·E_{(x,y)∈D_i} CE(z(x), y) + σ_t·E_{(s,y)∈∪_{j≠i} S_j} CE(z(s), y)
+
+    with σ_t falling linearly from ``synthetic_share`` to ``final_share``.
 
     With ``soft_labels`` the second term is the cross-entropy with the sender's prediction for s.
 
@@ -86,7 +89,7 @@ class Choir(SharedEnsemble, Condensing):
 
     def companions(self, client: Client) -> Companions | None:
         """The others' synthetic samples; as many in a batch as give them their share."""
-        share, formation = self.params.synthetic_share, self.params.formation
+        share, formation = self.share_in(client.round), self.params.formation
         if not share or "received_samples" not in client.memory or not len(client.stored_tensor("received_labels")):
             return None
         stored = decode(client.stored_tensor("received_samples"), formation)
@@ -95,6 +98,12 @@ class Choir(SharedEnsemble, Condensing):
         soft = {"soft": client.stored_tensor("received_soft").flatten(0, 1)} if self.params.soft_labels else {}
         private = min(self.params.local_batch, len(client.private))
         return Companions(samples, max(1, round(private * share / (1 - share))), soft)
+
+    def share_in(self, round_index: int) -> float:
+        """σ_t. The last rounds are nearly private: accuracy on the own domain recovers, and little else is forgotten."""
+        first = self.params.synthetic_share
+        last = min(self.params.final_share, first)
+        return first + (last - first) * min(round_index / max(self.spec.rounds - 1, 1), 1.0)
 
     def recolor_transform(self, client: Client) -> Recolor | None:
         share = self.params.recolor_share

@@ -18,7 +18,7 @@ from fedchoir.utils.rng import generator
 
 
 class CondensingParams(Settings):
-    per_class: int = Field(10, ge=1, description="n: synthetic samples of each class that a client sends")
+    per_class: int = Field(30, ge=1, description="n: synthetic samples of each class that a client sends")
     formation: int = Field(
         1, ge=1, le=4, description="images only: a sent image holds formation² images of a lower resolution"
     )
@@ -40,6 +40,12 @@ class CondensingParams(Settings):
         ge=1,
         description="a class with fewer private samples is not condensed: its mean would show them; nor is a token "
         "that fewer private texts of the class have",
+    )
+    private_per_synthetic: float = Field(
+        2.0,
+        ge=0,
+        description="not for texts: private samples of a class that stand behind each different synthetic one, at "
+        "least; a smaller class repeats fewer samples; 0: no limit",
     )
     release_noise: float = Field(
         0.0, ge=0, description="σ of differential privacy: noise of one release of class means; 0: no noise"
@@ -77,9 +83,17 @@ class CondensationPhase(Method):
             start = unpack(client.stored_tensor("own_set"))
         goals, counts = self.noisy_goals(client) if self.params.release_noise else self.goals(client)
         owned = counts >= self.params.smallest_class
-        made, loss = condense(start.to(client.device), goals, owned, recipe, inputs.modality)
+        distinct = self.distinct(counts)
+        made, loss = condense(start.to(client.device), goals, owned, distinct, recipe, inputs.modality)
         client.log_loss("condense", loss)
         client.memory["own_set"], client.memory["own_classes"] = pack(made, inputs.modality), owned.float()
+
+    def distinct(self, counts: Tensor) -> Tensor:
+        """How many different ones each class gets of the samples that are stored. Noise needs no such limit."""
+        p = self.params
+        if p.release_noise or not p.private_per_synthetic:
+            return torch.full((len(counts),), p.per_class)
+        return (counts / (p.private_per_synthetic * p.formation**2)).long().clamp(1, p.per_class)
 
     def condense_texts(self, client: Client) -> None:
         """New texts with the frequencies of the private ones' tokens (`condensation.text`)."""
