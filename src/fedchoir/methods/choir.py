@@ -100,7 +100,7 @@ class Choir(SharedEnsemble, Condensing):
         return Companions(samples, max(1, round(private * share / (1 - share))), soft)
 
     def share_in(self, round_index: int) -> float:
-        """σ_t. The last rounds are nearly private: accuracy on the own domain recovers, and little else is forgotten."""
+        """σ_t. The last rounds are nearly private: intra-domain accuracy recovers, and little else is forgotten."""
         first = self.params.synthetic_share
         last = min(self.params.final_share, first)
         return first + (last - first) * min(round_index / max(self.spec.rounds - 1, 1), 1.0)
