@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from triton import knobs
+from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 
 from fedchoir.utils.errors import WorkerError
@@ -49,8 +50,9 @@ def compile_ahead(
     for kernel in kernels:
         queue.put(kernel)
     _mark(kernels[0]).parent.mkdir(parents=True, exist_ok=True)
+    target = driver.active.get_current_target()
     with ThreadPoolExecutor(count) as pool:  # each thread waits for one process
-        return sum(pool.map(_work_off, [queue] * count))
+        return sum(pool.map(lambda _: _work_off(queue, target), range(count)))
 
 
 def missing_kernels(
@@ -99,10 +101,9 @@ def _mark(kernel: Kernel) -> Path:
     return Path(knobs.cache.dir) / "compiled-ahead" / hashlib.sha256("\0".join(kernel).encode()).hexdigest()
 
 
-def _work_off(queue: SimpleQueue[Kernel]) -> int:
+def _work_off(queue: SimpleQueue[Kernel], target: GPUTarget) -> int:
     """Let one process compile kernels until none is left. Returns how many it compiled."""
     done = 0
-    target = driver.active.get_current_target()
     worker = ChildProcess.spawn(
         "a process that compiles kernels",
         "fedchoir.engines.local.fused.compile_worker",
