@@ -97,7 +97,7 @@ def _recorded() -> Iterator[dict[Kernel, None]]:
 
 
 def _mark(kernel: Kernel) -> Path:
-    """A file that says that a kernel was compiled into the cache. Triton itself decides whether it is still there."""
+    """The file that marks a kernel as compiled into the cache. Triton itself decides whether it is still there."""
     return Path(knobs.cache.dir) / "compiled-ahead" / hashlib.sha256("\0".join(kernel).encode()).hexdigest()
 
 
