@@ -2,8 +2,9 @@
 
     FCCL+ reaches {{ inter("fccl+") }} %, {{ (inter("fccl+") - inter("fccl")) | interval }} points more than FCCL.
 
-``intra(row)`` and ``inter(row)`` are arrays with one accuracy per seed, shown as their mean. ``client=`` takes one
-client instead of the average, ``round=`` one round instead of the last three, ``paper=true`` the published number.
+``intra(row)`` and ``inter(row)`` have one accuracy per seed and are shown as their mean; a difference of two rows is
+over the seeds that both have. ``client=`` takes one client instead of the average, ``round=`` one round instead of the
+last three, ``paper=true`` the published number.
 ``bytes(row)`` are the bytes of a run in both directions.
 A row is named by its label, in another section with the section's name before it: ``digits/fccl+``. Filters:
 ``signed``, ``interval`` (95 %, Student's t over seeds), ``digits(n)``. ``verdict(a, b, …)`` is "holds" if all
@@ -12,7 +13,8 @@ intervals are above zero, and names how many seeds would tell where they contain
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from statistics import mean
@@ -27,6 +29,36 @@ from fedchoir.reporting.differences import mean_interval as bounds
 from fedchoir.reporting.run_groups import Row, rows
 from fedchoir.reporting.store import evaluated, find_results
 from fedchoir.utils.errors import UsageError
+
+
+class BySeed:
+    """Numbers of a row, one for each seed. With those of another row, arithmetic is over the seeds that both have.
+
+    >>> digits(BySeed({0: 3.0, 1: 5.0, 2: 9.0}) - BySeed({1: 4.0, 2: 6.0}))
+    '2.0'
+    """
+
+    def __init__(self, values: Mapping[int, float]) -> None:
+        self.values = dict(sorted(values.items()))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return np.array(list(self.values.values()), dtype=dtype)
+
+    def __iter__(self) -> Iterator[float]:
+        return iter(self.values.values())
+
+    def __sub__(self, other: Any) -> Any:
+        return self._with(other, operator.sub)
+
+    def __truediv__(self, other: Any) -> Any:
+        return self._with(other, operator.truediv)
+
+    def _with(self, other: Any, operation: Callable[[float, float], float]) -> Any:
+        if not isinstance(other, BySeed):
+            return operation(np.asarray(self), other)
+        if not (common := self.values.keys() & other.values.keys()):
+            raise UsageError("two rows have no seed in common")
+        return BySeed({seed: operation(self.values[seed], other.values[seed]) for seed in common})
 
 
 class Numbers:
@@ -56,17 +88,14 @@ class Numbers:
         """Return an accuracy of every seed, or the published one; see above."""
         row = self.row(section, name)
         if not paper:
-            return np.array(
-                [_accuracy(run, metric, client, round) for run in sorted(row.results, key=lambda r: r.seed)]
-            )
+            return BySeed({run.seed: _accuracy(run, metric, client, round) for run in row.results})
         if (number := row.published.printed.get(metric)) is None:
             raise UsageError(f"no paper prints {metric} for {row.label}")
         return number.clients[_position(row.results[0], client)] if client else number.value
 
     def bytes(self, section: str, name: str) -> Any:
         """Return the bytes of a run in both directions, for every seed."""
-        runs = sorted(self.row(section, name).results, key=lambda run: run.seed)
-        return np.array([run.bytes_up + run.bytes_down for run in runs])
+        return BySeed({run.seed: run.bytes_up + run.bytes_down for run in self.row(section, name).results})
 
     def row(self, section: str, name: str) -> Row:
         """Return the row with this label."""
@@ -105,7 +134,7 @@ def digits(value: Any, count: int = 1, sign: str = "-") -> str:
     >>> digits(np.array([1.0, 2.5])), digits(-0.04), digits(-2.5, 2)
     ('1.8', '0.0', '−2.50')
     """
-    return f"{round(float(np.mean(value)), count) + 0.0:{sign}.{count}f}".replace("-", "−")
+    return f"{round(float(np.mean(np.asarray(value))), count) + 0.0:{sign}.{count}f}".replace("-", "−")
 
 
 def signed(value: Any) -> str:
@@ -118,7 +147,7 @@ def interval(values: Any) -> str:
     >>> interval(np.array([1.0, 2.0, 3.0]))
     '+2.0 (−0.5 to +4.5)'
     """
-    low, high = bounds(values)
+    low, high = bounds(np.asarray(values))
     return f"{signed(values)} ({signed(low)} to {signed(high)})"
 
 
@@ -127,9 +156,9 @@ def verdict(*differences: Any) -> str:
     many seeds would tell if differences and standard deviations stay as they are.
 
     >>> verdict(np.array([1.0, 1.1, 1.2])), verdict(np.array([-1.0, 1.1, 1.2]))
-    ('**holds**', 'cannot be told (24 seeds)')
+    ('**holds**', 'cannot be told (35 seeds)')
     """
-    found = [bounds(difference) for difference in differences]
+    found = [bounds(np.asarray(difference)) for difference in differences]
     if all(low > 0 for low, _ in found):
         return "**holds**"
     if any(high < 0 for _, high in found):
@@ -139,6 +168,6 @@ def verdict(*differences: Any) -> str:
 
 def seeds_to_tell(*differences: Any) -> str:
     """How many seeds would give intervals without zero; the largest number over the differences that have it inside."""
-    wide = [d for d in differences if bounds(d)[0] <= 0 <= bounds(d)[1]]
-    needed = [seeds_needed(float(np.mean(d)), float(np.std(d, ddof=1))) for d in wide]
+    wide = [d for d in differences if bounds(np.asarray(d))[0] <= 0 <= bounds(np.asarray(d))[1]]
+    needed = [seeds_needed(float(np.mean(np.asarray(d))), float(np.std(np.asarray(d), ddof=1))) for d in wide]
     return f"more than {MOST_SEEDS}" if None in needed else str(max(n for n in needed if n is not None))
