@@ -21,8 +21,9 @@ from torch import nn
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
-from fedchoir.engines.local.fused import compile_ahead, depthwise, layers, norm, squeeze_excite
+from fedchoir.engines.local.fused import compile_ahead, layers
 from fedchoir.engines.local.fused.compile_worker import TargetOnly
+from fedchoir.engines.local.fused.kernels import depthwise, norm, squeeze_excite
 from fedchoir.models import build
 from fedchoir.utils.input_spec import InputSpec
 
