@@ -29,7 +29,7 @@ from fedchoir.engines.local.pretrained import PretrainedTrainer
 from fedchoir.methods.base import Method
 from fedchoir.payload import Payload
 from fedchoir.privacy.secure_aggregation.terms import SumTerms
-from fedchoir.utils.threads import threads_for
+from fedchoir.utils.threads import cores
 
 if TYPE_CHECKING:
     from fedchoir.privacy.secure_aggregation.client import SecureAggregationClient
@@ -90,7 +90,7 @@ class LocalEngine:
         architectures = {spec.clients[k].model: k for k in reversed(self.clients.indices)}
         models = (self.clients[k].model for k in architectures.values())
         self._progress("all clients", "compile kernels")
-        compile_ahead(models, spec.inputs, self.device, dtype, threads_for(1))
+        compile_ahead(models, spec.inputs, self.device, dtype, cores())
 
     @property
     def notes(self) -> list[str]:

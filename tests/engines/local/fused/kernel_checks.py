@@ -21,8 +21,9 @@ from torchvision.models.mobilenetv2 import InvertedResidual
 from torchvision.models.resnet import BasicBlock
 
 from fedchoir.engines.local.fused import depthwise, norm, squeeze_excite
-from fedchoir.engines.local.fused.common import NONE, RELU, RELU6, SILU, Norm, _counters
+from fedchoir.engines.local.fused.common import Norm, _counters
 from fedchoir.engines.local.fused.deferred_weight_grads import deferred_weight_gradients
+from fedchoir.engines.local.fused.kernels.common import NONE, RELU, RELU6, SILU
 from fedchoir.engines.local.fused.layers import use_fused_layers
 from fedchoir.models.base import conv_norm_relu
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from tests.engines.local.fused import kernel_checks
 
-from fedchoir.engines.local.fused import depthwise, norm, squeeze_excite
+from fedchoir.engines.local.fused.kernels import depthwise, norm, squeeze_excite
 
 
 @pytest.mark.slow
@@ -43,13 +43,13 @@ def convolution(size: int, stride: int) -> dict[str, int]:
 
 
 KERNELS = [
-    *((norm, name, {"ACT": act}) for name in ("_normalise", "_sums", "_gradient", "_image_sums") for act in (0, 2, 3)),
-    (norm, "_moments", {}),
-    *((norm, name, {"ACT": 3, "GATE": 2}) for name in ("_normalise", "_sums", "_gradient")),
-    *((depthwise, "_forward", convolution(k, s)) for k in (3, 5) for s in (1, 2)),
-    *((depthwise, "_input_gradient", convolution(k, s) | {"ACT": 3}) for k in (3, 5) for s in (1, 2)),
-    *((depthwise, "_weight_gradient", convolution(k, 1) | {"TAP_ROWS": k % 4 or 1}) for k in (3, 5)),
-    *((squeeze_excite, name, {"BC": 64}) for name in ("_gate", "_pool_gradient", "_weight_gradients")),
+    *((norm, name, {"ACT": act}) for name in ("normalise", "sums", "gradient", "image_sums") for act in (0, 2, 3)),
+    (norm, "moments", {}),
+    *((norm, name, {"ACT": 3, "GATE": 2}) for name in ("normalise", "sums", "gradient")),
+    *((depthwise, "forward", convolution(k, s)) for k in (3, 5) for s in (1, 2)),
+    *((depthwise, "input_gradient", convolution(k, s) | {"ACT": 3}) for k in (3, 5) for s in (1, 2)),
+    *((depthwise, "weight_gradient", convolution(k, 1) | {"TAP_ROWS": k % 4 or 1}) for k in (3, 5)),
+    *((squeeze_excite, name, {"BC": 64}) for name in ("gate", "pool_gradient", "weight_gradients")),
 ]
 
 

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from fedchoir.engines.local.fused import depthwise, squeeze_excite
-from fedchoir.engines.local.fused.common import NONE, RELU, Norm, channels_last
+from fedchoir.engines.local.fused.common import Norm, channels_last
 from fedchoir.engines.local.fused.deferred_weight_grads import weight_gradients
+from fedchoir.engines.local.fused.kernels.common import NONE, RELU
 from fedchoir.engines.local.fused.norm import add_relu_gradient, gradient, image_sums, normalise
 
 Statistics = tuple[Tensor, Tensor]

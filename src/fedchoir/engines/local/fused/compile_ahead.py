@@ -2,7 +2,8 @@
 
 Most of a compilation is Python that holds the interpreter's lock, so threads do not help. Models run once on random
 inputs. Kernels that are not in the cache are written down in that pass and not launched; its outputs mean nothing.
-Worker processes compile them into the cache on disk, from where Triton loads them when they are first launched.
+Worker processes compile them into the cache on disk, from where Triton loads them when they are first launched. Workers
+do not import torch, so they start quickly. Of several engine processes on a machine only one compiles a kernel.
 """
 
 # mypy: disable-error-code="import-untyped"
@@ -18,6 +19,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 from torch import Tensor, nn
 from triton import knobs
 from triton.backends.compiler import GPUTarget
@@ -28,10 +30,13 @@ from fedchoir.utils.input_spec import InputSpec
 from fedchoir.utils.subprocess_channel import ChildProcess
 
 BATCH = 4  # images of the pass; kernels do not depend on their number
-PER_WORKER = 4  # kernels that pay for the start of another process
+PER_WORKER = 2  # kernels that pay for the start of another process
+MAX_WAIT = 60.0  # seconds for a kernel that another process compiles; it takes about three
 
 Kernel = tuple[str, str, str]
 """Module and name of a kernel's function, and Triton's description of one of its variants (JSON)."""
+Queue = SimpleQueue[tuple[Kernel, float]]
+"""Kernels to compile, and how many seconds to wait for one if another process compiles it."""
 
 
 def compile_ahead(
@@ -39,16 +44,16 @@ def compile_ahead(
 ) -> int:
     """Compile what the models need for a training step and for a prediction. Returns the number of kernels compiled.
 
-    ``dtype``: that of autocast, or float32. A kernel that cannot be compiled here is left to its first launch, which
-    then reports why.
+    ``dtype``: that of autocast, or float32. ``processes``: how many may compile. A kernel that cannot be compiled here
+    is left to its first launch, which then reports why.
     """
-    kernels = missing_kernels(models, inputs, device, dtype)
+    kernels = sorted(missing_kernels(models, inputs, device, dtype), key=unrolled, reverse=True)
     count = min(processes, len(kernels) // PER_WORKER)
     if count < 2:
         return 0  # the first launches compile them
-    queue: SimpleQueue[Kernel] = SimpleQueue()
+    queue: Queue = SimpleQueue()
     for kernel in kernels:
-        queue.put(kernel)
+        queue.put((kernel, 0.0))
     _mark(kernels[0]).parent.mkdir(parents=True, exist_ok=True)
     target = driver.active.get_current_target()
     with ThreadPoolExecutor(count) as pool:  # each thread waits for one process
@@ -64,6 +69,20 @@ def missing_kernels(
             with suppress(Exception):  # a model that refuses meaningless values: its kernels are compiled later
                 _step_and_predict(deepcopy(model), inputs.example(BATCH), device, dtype)
     return list(kernels)
+
+
+def unrolled(kernel: Kernel) -> int:
+    """How many multiplications of a convolution the compiler writes out: the more, the longer it takes.
+
+    The slowest kernels are compiled first. A slow one that came last would keep one process busy and the others idle.
+    """
+    description = json.loads(kernel[2])
+    names = list(description["signature"])
+    constants = {
+        names[k]: v for (k, *_), v in zip(description["constant_keys"], description["constant_vals"], strict=True)
+    }
+    size = constants.get("K", 0)
+    return int(size * constants.get("TAP_ROWS", size) * constants.get("G", 0))
 
 
 def _step_and_predict(model: nn.Module, x: Tensor, device: torch.device, dtype: torch.dtype) -> None:
@@ -101,8 +120,12 @@ def _mark(kernel: Kernel) -> Path:
     return Path(knobs.cache.dir) / "compiled-ahead" / hashlib.sha256("\0".join(kernel).encode()).hexdigest()
 
 
-def _work_off(queue: SimpleQueue[Kernel], target: GPUTarget) -> int:
-    """Let one process compile kernels until none is left. Returns how many it compiled."""
+def _work_off(queue: Queue, target: GPUTarget) -> int:
+    """Let one process compile kernels until none is left. Returns how many it compiled.
+
+    Other engine processes see by a lock that a kernel is being compiled. They put it last and then wait for it. If the
+    holder of a lock is killed, the lock is free.
+    """
     done = 0
     worker = ChildProcess.spawn(
         "a process that compiles kernels",
@@ -112,12 +135,22 @@ def _work_off(queue: SimpleQueue[Kernel], target: GPUTarget) -> int:
     try:
         worker.send([json.dumps([target.backend, target.arch, target.warp_size]).encode()])
         while True:
-            kernel = queue.get_nowait()
-            worker.send([part.encode() for part in kernel])
-            if worker.receive() == [b"compiled"]:
-                done += 1
-                _mark(kernel).touch()
-    except (Empty, WorkerError):
+            kernel, wait = queue.get_nowait()
+            mark = _mark(kernel)
+            try:
+                with FileLock(mark.with_suffix(".lock"), timeout=wait):
+                    if not mark.exists() and _compiled(kernel, worker):
+                        mark.touch()
+                        done += 1
+            except Timeout:
+                if not wait:
+                    queue.put((kernel, MAX_WAIT))
+    except (Empty, WorkerError, OSError):  # OSError: a file system without locks
         return done
     finally:
         worker.close()
+
+
+def _compiled(kernel: Kernel, worker: ChildProcess) -> bool:
+    worker.send([part.encode() for part in kernel])
+    return worker.receive() == [b"compiled"]

@@ -25,8 +25,9 @@ from fedchoir.engines.local.fused.autograd import (
     Pointwise,
     Statistics,
 )
-from fedchoir.engines.local.fused.common import INTERPRETED, LANES, NONE, RELU, RELU6, SILU, channels_last
+from fedchoir.engines.local.fused.common import INTERPRETED, channels_last
 from fedchoir.engines.local.fused.depthwise import FILTER_SIZES
+from fedchoir.engines.local.fused.kernels.common import LANES, NONE, RELU, RELU6, SILU
 from fedchoir.engines.local.fused.norm import moments
 
 ACTIVATIONS: dict[type[nn.Module], int] = {nn.ReLU: RELU, nn.ReLU6: RELU6, nn.SiLU: SILU}
