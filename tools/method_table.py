@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
 from fedchoir import methods
@@ -39,16 +40,28 @@ def pareto_panels(table_rows: Sequence[Row]) -> dict[str, Any]:
     and the best of each kind."""
     panels = []
     for value in dict.fromkeys(map(augmentation, table_rows)):
-        points: list[dict[str, Any]] = [
-            {"label": label(row), "kind": kind(row), "intra": intra.mean, "inter": inter.mean}
-            for row in table_rows
-            if augmentation(row) == value and (intra := row.number("intra")) and (inter := row.number("inter"))
-        ]
+        points = [pareto_point(row, label(row)) for row in table_rows if augmentation(row) == value]
         best = front([(point["intra"], point["inter"]) for point in points])
         of_kind = ([k for k, point in enumerate(points) if point["kind"] == each] for each in KINDS)
         named = {*best, *(max(group, key=lambda k: points[k]["inter"]) for group in of_kind if group)}
         panels.append({"title": f"{OPTION}={value}", "points": points, "front": best, "named": sorted(named)})
     return {"panels": panels}
+
+
+def pareto_with_bytes(table_rows: Sequence[Row]) -> dict[str, Any]:
+    """The same for a few rows in one panel, all named, with the bytes that all clients send and receive in a run."""
+    points = [pareto_point(row, f"{label(row)}, {run_bytes(row)}") for row in table_rows]
+    best = front([(point["intra"], point["inter"]) for point in points])
+    return {"panels": [{"title": "", "points": points, "front": best, "named": list(range(len(points)))}]}
+
+
+def pareto_point(row: Row, name: str) -> dict[str, Any]:
+    known = {scope: number.mean for scope in ("intra", "inter") if (number := row.number(scope)) is not None}
+    return {"label": name, "kind": kind(row), **known}
+
+
+def run_bytes(row: Row) -> str:
+    return readable_bytes(round(fmean(result.bytes_up + result.bytes_down for result in row.results)))
 
 
 def augmentation(row: Row) -> str:

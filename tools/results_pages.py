@@ -25,7 +25,7 @@ from fedchoir.reporting.store import evaluated
 from fedchoir.reporting.tables import as_text
 from fedchoir.utils.errors import UsageError
 from fedchoir.utils.io import read_toml
-from tools.method_table import method_tables, pareto_panels
+from tools.method_table import method_tables, pareto_panels, pareto_with_bytes
 from tools.prose_numbers import Numbers
 
 
@@ -41,7 +41,8 @@ class About(BaseModel):
     reading: str = ""  # one paragraph above the tables, a template like the pages
     tables: list[Literal["accuracy", "clients", "best-round", "methods"]] = ["accuracy"]  # one after the other
     picture: list[str] = []  # labels of the rows whose accuracy is drawn over the rounds
-    pareto: bool = False  # whether intra- is drawn against inter-domain accuracy
+    # whether intra- is drawn against inter-domain accuracy: a panel for each augmentation, or all rows with their bytes
+    pareto: Literal["", "by-augmentation", "with-bytes"] = ""
     traffic: bool = False  # whether accuracy is drawn against the bytes of a round
 
 
@@ -121,9 +122,10 @@ def curves(table_rows: Iterable[Row], labels: list[str]) -> list[dict[str, Any]]
 
 
 def traffic_points(table_rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """Return the bytes of a round and both accuracies of every row: [mean, standard deviation] over seeds."""
+    """Return the bytes of a round and both accuracies of every row that exchanges any: [mean, standard deviation] over
+    seeds."""
     points = []
-    for row in table_rows:
+    for row in (row for row in table_rows if row.bytes_per_round):
         scores = {metric: row.number(metric) for metric in ("intra", "inter")}
         known = {metric: [number.mean, number.sd or 0.0] for metric, number in scores.items() if number is not None}
         points.append({"label": row.label, "bytes": row.bytes_per_round, **known})
@@ -144,7 +146,8 @@ def main(root: str, docs: str) -> None:
             lines = curves(numbers.rows(folder.name), about.picture)
             figures.save(figures.curves, {"rows": lines}, assets / f"results-{folder.name}.svg")
         if about.pareto:
-            points = pareto_panels(numbers.rows(folder.name))
+            made = pareto_with_bytes if about.pareto == "with-bytes" else pareto_panels
+            points = made(numbers.rows(folder.name))
             figures.save(figures.pareto, points, assets / f"pareto-{folder.name}.svg")
         if about.traffic:
             drawn = {"rows": traffic_points(numbers.rows(folder.name))}

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 from scipy import stats
-from tools.method_table import HEADER, alone, augmentation, kind, label, method_tables, pareto_panels
+from tools.method_table import HEADER, alone, augmentation, kind, label, method_tables, pareto_panels, pareto_with_bytes
 from tools.prose_numbers import Numbers
 
 from fedchoir.reporting import figures
 from fedchoir.reporting.run_groups import Row
 from fedchoir.reporting.store import read_records
+from fedchoir.utils.sizes import readable_bytes
 
 RESULTS = Path(__file__).parents[2] / "results"
 
@@ -87,3 +88,16 @@ def test_pareto_panels_hold_every_row_and_are_drawn(tmp_path: Path) -> None:
     figures.save(figures.pareto, data, tmp_path / "pareto.svg")
     drawn = (tmp_path / "pareto.svg").read_text()
     assert all(panel["points"][k]["label"] in drawn for panel in data["panels"] for k in panel["named"])
+
+
+def test_a_pareto_plot_of_a_few_rows_names_all_with_their_bytes(tmp_path: Path) -> None:
+    few = [row for row in rows() if label(row) in ("solo", "fedmd", "fccl+") and augmentation(row) == "none"]
+    (panel,) = pareto_with_bytes(few)["panels"]
+    labels = {point["label"].split(", ")[0]: point["label"] for point in panel["points"]}
+    assert labels.keys() == {"solo", "fedmd", "fccl+"}
+    assert labels["solo"] == "solo, 0 B"
+    run = next(row for row in few if row.label.startswith("fccl+")).results[0]
+    assert labels["fccl+"].removeprefix("fccl+, ") == readable_bytes(run.bytes_up + run.bytes_down)
+    assert panel["named"] == [0, 1, 2]
+    figures.save(figures.pareto, {"panels": [panel]}, tmp_path / "pareto.svg")
+    assert labels["fccl+"] in (tmp_path / "pareto.svg").read_text()
