@@ -53,7 +53,7 @@ class BySeed:
     def __truediv__(self, other: Any) -> Any:
         return self._with(other, operator.truediv)
 
-    def _with(self, other: Any, operation: Callable[[float, float], float]) -> Any:
+    def _with(self, other: Any, operation: Callable[[Any, Any], Any]) -> Any:
         if not isinstance(other, BySeed):
             return operation(np.asarray(self), other)
         if not (common := self.values.keys() & other.values.keys()):
