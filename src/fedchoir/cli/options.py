@@ -14,9 +14,12 @@ from rich.console import Console
 from fedchoir.utils.errors import UsageError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from fedchoir.core.result import Result
 
 console = Console(emoji=False)  # ":CD:" in a fingerprint is no emoji
+WIDEST = 1000  # characters of a table's line
 
 Scenario = Annotated[str | None, typer.Option(help="A scenario, or a folder with one sub-folder or .npz per client.")]
 Public = Annotated[str | None, typer.Option(help="A public set, condensed, or a folder or .npz.")]
@@ -71,8 +74,17 @@ def given(**values: Any) -> dict[str, Any]:
 def print_results(results: Iterable[Result]) -> None:
     from fedchoir.reporting.tables import rows, terminal_tables
 
-    for table in terminal_tables(rows(list(results))):
-        console.print(table)
+    print_tables(terminal_tables(rows(list(results))))
+
+
+def print_tables(tables: Iterable[Table]) -> None:
+    """Print tables of numbers. Rich cuts what is wider than the terminal, and a number without its last digits is
+    wrong: a table that cannot be folded into the terminal has long lines. So have tables in a file or a pipe."""
+    for table in tables:
+        size = table.__rich_measure__(console, console.options.update(max_width=WIDEST))
+        if not console.is_terminal or size.minimum > console.width:
+            table.width = size.maximum
+        console.print(table, crop=False)
 
 
 def print_plain(text: str) -> None:
