@@ -1,0 +1,183 @@
+"""The GPU figures of docs/performance.md in one run: every benchmark after the other, their output in one record.
+
+    python benchmarks/gpu_suite.py --list
+    python benchmarks/gpu_suite.py --data-root DATA --minutes 9 --record benchmarks/records/gpu-suite-h200.txt
+    python benchmarks/gpu_suite.py --data-root DATA --htfllib HtFLlib --python htfenv/bin/python --only contest
+
+Parts run in order of value. A part that does not fit into what is left of ``--minutes`` is not begun; one that takes
+longer than its limit is killed, and the record says so. NVIDIA's MPS is started where it is installed, so that the
+processes of a run overlap. The kernel cache is a new folder, so the first part is a cold start and the second a warm
+one. DATA needs Digits, CIFAR-100 and, for the contest, CIFAR-10.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+BENCHMARKS = Path(__file__).resolve().parent
+FOUR = ["--devices", ",".join(["cuda:0"] * 4)]
+LEAST = 20.0  # seconds that must be left for a part to begin
+
+
+@dataclass(frozen=True)
+class Part:
+    """One command: a script of this folder with its arguments. ``{…}`` in them is an option of this script."""
+
+    name: str
+    script: str
+    arguments: list[str]
+    limit: float
+    why: str
+
+    def needs(self, o: argparse.Namespace) -> str:
+        """The option that the command needs and that was not given."""
+        missing = (name for name in ("data_root", "htfllib", "python") if f"{{{name}}}" in self.arguments)
+        return next((f"--{name.replace('_', '-')}" for name in missing if getattr(o, name) is None), "")
+
+    def command(self, o: argparse.Namespace) -> list[str]:
+        return [argument.format(**vars(o)) for argument in self.arguments]
+
+
+DATA = ["--data-root", "{data_root}"]
+ROUND = [*DATA, "--rounds", "4", "--fused", *FOUR]
+CONTEST = ["--htfllib", "{htfllib}", "--python", "{python}", *DATA, "--device", "cuda", "--timeout", "120"]
+PARTS = [
+    Part("cold", "gpu_round.py", [*ROUND, "--precision", "bf16"], 150, "first round with an empty kernel cache"),
+    Part("warm", "gpu_round.py", [*ROUND, "--precision", "bf16"], 60, "first and later rounds, kernels in the cache"),
+    Part("paper", "gpu_round.py", [*ROUND, "--precision", "bf16", "--profile", "paper"], 60, "the paper's batches"),
+    Part("tf32", "gpu_round.py", [*ROUND, "--precision", "tf32"], 120, "rounds in TF32"),
+    Part(
+        "plain", "naive.py",
+        ["--device", "cuda", "--precision", "tf32", "--scenario", "digits", *DATA, "--epochs", "4", "--repeats", "1"],
+        150, "a round of Digits in plain PyTorch and with captured steps, 4 local epochs",
+    ),
+    Part(
+        "start", "start_up.py",
+        ["--scenario", "digits", *DATA, "--device", "cuda", "--precision", "bf16", "--fused"],
+        60, "from the command to the first step",
+    ),
+    Part("contest", "htfllib.py", [*CONTEST, "--batch", "64"], 420, "HtFLlib, batches of 64"),
+    Part("contest-10", "htfllib.py", [*CONTEST, "--batch", "10", "--methods", "solo,fml"], 300, "batches of 10"),
+    Part(
+        "architectures", "architectures.py",
+        ["--device", "cuda", "--precision", "bf16", "--compile-at-once", "6", "--seconds", "220"],
+        240, "training steps of other models",
+    ),
+    Part("checkpoints", "checkpoints.py", ["--device", "cuda"], 90, "what a round waits for checkpoints"),
+]  # fmt: skip
+
+
+@contextmanager
+def mps() -> Iterator[str]:
+    """NVIDIA's Multi-Process Service, where it is installed; the word for the record."""
+    control = shutil.which("nvidia-cuda-mps-control")
+    if control is None:
+        yield "without MPS"
+        return
+    subprocess.run([control, "-d"], check=False)
+    try:
+        yield "with MPS"
+    finally:
+        subprocess.run([control], input="quit\n", text=True, check=False)
+
+
+def run_part(part: Part, o: argparse.Namespace, seconds: float, environment: dict[str, str]) -> str:
+    """Run a command for at most so many seconds. Returns what it printed, and how it ended where that matters."""
+    command = [sys.executable, str(BENCHMARKS / part.script), *part.command(o)]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env=environment,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        printed, _ = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)  # it, and the processes that it started
+        printed, _ = process.communicate()
+        return f"{printed}-- killed after {seconds:.0f} s\n"
+    return printed if process.returncode == 0 else f"{printed}-- ended with exit code {process.returncode}\n"
+
+
+def shown(part: Part, o: argparse.Namespace) -> str:
+    """The command without this machine's paths."""
+    names = {"data_root": "DATA", "htfllib": "HtFLlib", "python": "htfenv/bin/python"}
+    return " ".join(["python", f"benchmarks/{part.script}", *(word.format(**names) for word in part.arguments)])
+
+
+def chosen(o: argparse.Namespace) -> list[Part]:
+    names = o.only.split(",") if o.only else [part.name for part in PARTS]
+    by_name = {part.name: part for part in PARTS}
+    if wrong := [name for name in names if name not in by_name]:
+        raise SystemExit(f"gpu_suite.py: --only {wrong[0]!r} is no part; parts: {', '.join(by_name)}")
+    return [by_name[name] for name in names]
+
+
+def suite(parts: list[Part], o: argparse.Namespace, cache: Path) -> None:
+    """Run the parts and add each to the record as soon as it has ended."""
+    end = time.monotonic() + 60 * o.minutes
+    environment = {
+        "OMP_NUM_THREADS": "1", **os.environ, "FEDCHOIR_CACHE": str(cache), "PYTHONUNBUFFERED": "1"
+    }  # fmt: skip
+    o.record.parent.mkdir(parents=True, exist_ok=True)
+    with o.record.open("a") as record, mps() as how:
+
+        def note(text: str) -> None:
+            record.write(text)
+            record.flush()
+            sys.stdout.write(text)
+            sys.stdout.flush()
+
+        gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+        note(
+            f"{gpu}, {os.cpu_count()} cores, torch {torch.__version__}, Python {platform.python_version()}, {how}, "
+            f"OMP_NUM_THREADS={environment['OMP_NUM_THREADS']}\n"
+        )
+        for part in parts:
+            left = end - time.monotonic()
+            note(f"\n-- {part.name}: {part.why}\n$ {shown(part, o)}\n")
+            if missing := part.needs(o):
+                note(f"-- not run: {missing} was not given\n")
+            elif left < LEAST:
+                note("-- not run: no time was left\n")
+            else:
+                start = time.monotonic()
+                printed = run_part(part, o, min(part.limit, left), environment)
+                note(f"{printed}-- {time.monotonic() - start:.0f} s in all\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--list", action="store_true", help="print the parts")
+    parser.add_argument("--only", help="parts, as cold,warm")
+    parser.add_argument("--minutes", type=float, default=25.0, help="for all parts")
+    parser.add_argument("--record", type=Path, default=Path("runs/gpu-suite.txt"), help="the output is added to it")
+    parser.add_argument("--data-root", type=Path)
+    parser.add_argument("--htfllib", type=Path, help="a checkout of github.com/TsingZ0/HtFLlib, for the contest")
+    parser.add_argument("--python", type=Path, help="an interpreter with HtFLlib's packages")
+    o = parser.parse_args()
+    parts = chosen(o)
+    if o.list:
+        for part in parts:
+            print(f"{part.name}: {part.why}, at most {part.limit:.0f} s\n  {shown(part, o)}")
+        return
+    if not torch.cuda.is_available():
+        raise SystemExit("gpu_suite.py: these benchmarks need a CUDA device; --list prints them")
+    with tempfile.TemporaryDirectory() as cache:
+        suite(parts, o, Path(cache))
+
+
+if __name__ == "__main__":
+    main()

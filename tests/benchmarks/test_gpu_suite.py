@@ -1,0 +1,94 @@
+"""The suite of GPU benchmarks keeps what every part prints, and ends parts that take too long."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import gpu_suite
+
+SLEEPS = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+print("begun", child.pid, flush=True)
+time.sleep(60)
+"""
+
+
+linux = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads the state of a process from /proc")
+
+
+@pytest.fixture
+def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> argparse.Namespace:
+    monkeypatch.setattr(gpu_suite, "BENCHMARKS", tmp_path)
+    monkeypatch.setattr(gpu_suite.shutil, "which", lambda name: None)  # no MPS
+    (tmp_path / "short.py").write_text("import os, sys; print(sys.argv[1:], os.environ['FEDCHOIR_CACHE'])")
+    (tmp_path / "fails.py").write_text("raise SystemExit('no such device')")
+    (tmp_path / "long.py").write_text(SLEEPS)
+    return argparse.Namespace(
+        minutes=10.0, record=tmp_path / "kept" / "record.txt", data_root=tmp_path, htfllib=None, python=None
+    )
+
+
+def part(script: str, arguments: list[str] | None = None, limit: float = 30.0) -> gpu_suite.Part:
+    return gpu_suite.Part(script.removesuffix(".py"), script, arguments or [], limit, "a test")
+
+
+def is_running(process: int) -> bool:
+    """Whether it still does anything; one that was killed may wait for its parent to notice."""
+    for _ in range(50):
+        try:
+            state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return False
+        if state == "Z":
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def test_the_record_has_every_part_and_no_path_of_the_machine(options: argparse.Namespace, tmp_path: Path) -> None:
+    data = ["--data-root", "{data_root}"]
+    parts = [part("short.py", [*data, "--rounds", "2"]), part("fails.py"), part("short.py", ["{htfllib}"])]
+    gpu_suite.suite(parts, options, tmp_path / "cache")
+    text = options.record.read_text()
+    assert "$ python benchmarks/short.py --data-root DATA --rounds 2\n" in text
+    assert f"['--data-root', '{tmp_path}', '--rounds', '2'] {tmp_path / 'cache'}" in text  # what the part printed
+    assert "no such device\n-- ended with exit code 1" in text
+    assert text.endswith("$ python benchmarks/short.py HtFLlib\n-- not run: --htfllib was not given\n")
+
+
+@linux
+def test_a_part_that_takes_too_long_is_killed_with_its_processes(options: argparse.Namespace, tmp_path: Path) -> None:
+    start = time.monotonic()
+    gpu_suite.suite([part("long.py", limit=3.0), part("short.py")], options, tmp_path / "cache")
+    assert time.monotonic() - start < 20
+    text = options.record.read_text()
+    assert "-- killed after 3 s" in text
+    child = int(text.partition("begun ")[2].split()[0])
+    assert not is_running(child)
+    assert "-- short: a test" in text  # the next part still ran
+
+
+def test_no_part_begins_when_the_time_is_over(options: argparse.Namespace, tmp_path: Path) -> None:
+    options.minutes = 0.1
+    gpu_suite.suite([part("short.py")], options, tmp_path / "cache")
+    assert "-- not run: no time was left" in options.record.read_text()
+
+
+def test_every_command_of_the_suite_has_options_of_its_script() -> None:
+    for each in gpu_suite.PARTS:
+        script = Path(gpu_suite.__file__).parent / each.script
+        source = script.read_text()
+        for option in (word for word in each.arguments if word.startswith("--")):
+            assert f'"{option}"' in source, f"{each.script} has no {option}"
+
+
+def test_an_unknown_part_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["gpu_suite.py", "--only", "wram"])
+    with pytest.raises(SystemExit, match="'wram' is no part; parts: cold, warm"):
+        gpu_suite.main()
