@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torchvision.models.efficientnet import MBConv, MBConvConfig
 from torchvision.models.googlenet import BasicConv2d
 from torchvision.models.mobilenetv2 import InvertedResidual
-from torchvision.models.resnet import BasicBlock
+from torchvision.models.resnet import BasicBlock, Bottleneck
 
 from fedchoir.engines.local.fused import depthwise, norm, squeeze_excite
 from fedchoir.engines.local.fused.common import Norm, _counters
@@ -139,10 +139,16 @@ def blocks() -> list[nn.Module]:
     """Blocks of MobileNet and EfficientNet, with and without expansion, residual and stride; ResNet; GoogLeNet."""
     mobile = [InvertedResidual(16, 16, 1, 6), InvertedResidual(16, 24, 2, 6), InvertedResidual(16, 8, 1, 1)]
     settings = [MBConvConfig(6, 5, 1, 16, 16, 1), MBConvConfig(6, 3, 2, 16, 24, 1), MBConvConfig(1, 3, 1, 16, 16, 1)]
-    downsample = nn.Sequential(nn.Conv2d(16, 24, 1, 2, bias=False), nn.BatchNorm2d(24))
+
+    def downsample(outputs: int, stride: int) -> nn.Module:
+        return nn.Sequential(nn.Conv2d(16, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
     others = [
         BasicBlock(16, 16),
-        BasicBlock(16, 24, 2, downsample),
+        BasicBlock(16, 24, 2, downsample(24, 2)),
+        Bottleneck(16, 8, 2, downsample(32, 2)),
+        Bottleneck(16, 8, 1, downsample(32, 1)),
+        Bottleneck(16, 4, base_width=128),
         BasicConv2d(16, 8, kernel_size=1),
         conv_norm_relu(16, 8),
     ]

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from tests.engines.local.fused import kernel_checks
 from torch import nn
-from torchvision.models.resnet import BasicBlock
+from torchvision.models import mobilenet_v3_small, resnet50, resnext50_32x4d
+from torchvision.models.efficientnet import MBConv, MBConvConfig
+from torchvision.models.mobilenetv2 import InvertedResidual
+from torchvision.models.resnet import BasicBlock, Bottleneck
 
-from fedchoir.engines.local.fused import depthwise
+from fedchoir.engines.local.fused import depthwise, layers, norm
 from fedchoir.engines.local.fused.layers import (
     FusedBasicBlock,
+    FusedBottleneck,
     FusedChain,
     FusedInvertedResidual,
     FusedMBConv,
@@ -46,9 +52,9 @@ def test_a_model_with_fused_layers_has_the_same_weights_and_outputs(name: str, b
 def test_group_norm_is_left_to_torch() -> None:
     model = build("resnet10_gn@16", 4, InputSpec.image(32))
     use_fused_layers(model)
-    kinds = {type(m) for m in model.modules()}
-    assert BasicBlock in kinds
-    assert not kinds & {FusedBasicBlock, FusedChain}
+    found = {type(m) for m in model.modules()}
+    assert BasicBlock in found
+    assert not found & {FusedBasicBlock, FusedChain}
 
 
 def test_unsupported_blocks_are_left_to_torch() -> None:
@@ -58,7 +64,119 @@ def test_unsupported_blocks_are_left_to_torch() -> None:
     second.conv[1][0] = nn.Conv2d(96, 96, 7, 2, 3, groups=96, bias=False)
     use_fused_layers(model)
     fused = [isinstance(m, FusedInvertedResidual | FusedMBConv) for m in model]
-    assert fused == [False, False, True, True, True, True, *[False] * 4]
+    assert fused == [False, False, True, True, True, True, *[False] * 7]
+
+
+def kinds(model: nn.Module) -> set[type[nn.Module]]:
+    use_fused_layers(model)
+    return {type(m) for m in model.modules()}
+
+
+def test_all_blocks_of_a_large_resnet_are_fused() -> None:
+    found = kinds(model := resnet50(num_classes=4))
+    assert FusedBottleneck in found
+    assert Bottleneck not in found
+    assert sum(isinstance(m, FusedBottleneck) for m in model.modules()) == 16
+
+
+def test_layers_that_the_kernels_do_not_know_are_left_to_torch() -> None:
+    """Grouped convolutions, other activations, and known blocks in which somebody has replaced a layer."""
+    assert FusedBottleneck not in kinds(resnext50_32x4d())
+    mobile = mobilenet_v3_small()
+    kinds(mobile)
+    fused = [m for m in mobile.modules() if isinstance(m, FusedChain)]
+    assert all(type(m[2]) in layers.ACTIVATIONS for m in fused if len(m) == 3)
+    assert any(type(m) is nn.Hardswish for m in mobile.modules())
+    gelu, pooled, tail = (Bottleneck(32, 8), BasicBlock(16, 16), Bottleneck(32, 8))
+    gelu.relu = nn.GELU()
+    pooled.downsample = nn.Sequential(nn.AvgPool2d(1), nn.Conv2d(16, 16, 1), nn.BatchNorm2d(16))
+    tail.bn3 = nn.InstanceNorm2d(32)
+    for block in (gelu, pooled, tail):
+        assert not {FusedBottleneck, FusedBasicBlock} & kinds(nn.Sequential(block))
+
+
+def _nothing(*_: object) -> None:
+    """A hook."""
+
+
+def change_mobile(name: str) -> nn.Module:
+    """A block of MobileNet or EfficientNet in which one thing is not as usual."""
+    block: Any = InvertedResidual(16, 16, 1, 6)
+    if name == "bias":
+        block.conv[0][0] = nn.Conv2d(16, 96, 1)
+    elif name == "wide filter":
+        block.conv[2] = nn.Conv2d(96, 16, 3, padding=1, bias=False)
+    elif name == "one more layer":
+        block.conv.insert(2, nn.ReLU())
+    elif name == "hook":
+        block.conv[1][0].register_forward_pre_hook(_nothing)
+    else:
+        block = MBConv(MBConvConfig(6, 3, 1, 16, 16, 1), 0.0, nn.BatchNorm2d)
+        if name == "excitation with ReLU":
+            block.block[2].activation = nn.ReLU()
+        elif name == "excitation without bias":
+            block.block[2].fc2 = nn.Conv2d(4, 96, 1, bias=False)
+    return block
+
+
+@pytest.mark.parametrize(
+    "name", ["bias", "wide filter", "one more layer", "hook", "excitation with ReLU", "excitation without bias"]
+)
+def test_a_changed_block_of_mobilenet_or_efficientnet_is_left_to_torch(name: str) -> None:
+    block = change_mobile(name)
+    assert not {FusedInvertedResidual, FusedMBConv} & kinds(nn.Sequential(block))
+    assert torch.isfinite(block(torch.randn(2, 16, 8, 8))).all()
+    assert {FusedInvertedResidual, FusedMBConv} & kinds(nn.Sequential(InvertedResidual(16, 16, 1, 6)))
+
+
+def test_a_container_in_the_place_of_a_layer_is_left_to_torch() -> None:
+    block = Bottleneck(32, 8)
+    block.conv2 = nn.Sequential(block.conv2)
+    assert FusedBottleneck not in kinds(nn.Sequential(block))
+
+
+def test_layers_around_a_watched_module_keep_their_class() -> None:
+    first, second = BasicBlock(16, 16), BasicBlock(16, 16)
+    use_fused_layers(nn.Sequential(first, second), [first, second.bn2])
+    assert type(first) is FusedBasicBlock
+    assert type(second) is BasicBlock
+
+
+def test_maps_that_one_launch_cannot_cover_are_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "INTERPRETED", True)
+    strided = nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1), nn.BatchNorm2d(16), nn.ReLU())
+    kinds(model := nn.Sequential(strided, Bottleneck(16, 4, base_width=128)))
+    most = layers.MAX_PROGRAMS * norm.TILE["BP"]
+    for images in (250, most // 112**2, most // 112**2 + 1, 1024):
+        fits = images * 112**2 <= most
+        assert layers._can_fuse(model[0], torch.empty(images, 3, 224, 224, device="meta")) is fits
+        assert layers._can_fuse(model[1], torch.empty(images, 16, 112, 112, device="meta")) is fits
+
+
+def test_positions_are_those_of_the_first_convolutions_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "INTERPRETED", True)
+    for kernel, stride, padding in ((3, 2, 1), (3, 1, 0), (5, 1, 4), (1, 1, 0), (3, 1, "same")):
+        conv = nn.Conv2d(8, 8, kernel, stride, padding)
+        kinds(model := nn.Sequential(nn.Sequential(conv, nn.BatchNorm2d(8), nn.ReLU())))
+        x = torch.empty(3, 8, 7, 9, device="meta")
+        positions = conv.to("meta")(x)[:, 0].numel()
+        for programs, fits in ((positions, True), (positions - 1, False)):
+            monkeypatch.setattr(layers, "MAX_PROGRAMS", programs)
+            monkeypatch.setitem(norm.TILE, "BP", 1)
+            assert layers._can_fuse(model[0], x) is fits
+
+
+def test_indices_fit_32_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "INTERPRETED", True)
+    kinds(model := nn.Sequential(nn.Sequential(nn.Conv2d(3, 1024, 1), nn.BatchNorm2d(1024), nn.ReLU())))
+    for images, fits in ((160, True), (170, False)):
+        assert layers._can_fuse(model[0], torch.empty(images, 3, 112, 112, device="meta")) is fits
+
+
+def test_the_mean_of_maps_without_images_is_torchs() -> None:
+    kinds(model := nn.Sequential(nn.AdaptiveAvgPool2d(1)))
+    x = torch.randn(4, 3, 5)
+    torch.testing.assert_close(model(x), nn.AdaptiveAvgPool2d(1)(x))
 
 
 def test_depthwise_is_what_the_kernels_support() -> None:

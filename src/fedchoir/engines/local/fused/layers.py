@@ -5,6 +5,9 @@ and writes all of memory. Here a norm, its activation and the operations around 
 convolution is a matrix product. Layers of other kinds, and all layers on a CPU, stay torch's own.
 """
 
+import math
+import re
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeGuard
 
 import torch
@@ -13,8 +16,8 @@ from torch import Tensor, nn
 from torchvision.models.efficientnet import MBConv
 from torchvision.models.googlenet import BasicConv2d
 from torchvision.models.mobilenetv2 import InvertedResidual
-from torchvision.models.resnet import BasicBlock
-from torchvision.ops import Conv2dNormActivation, SqueezeExcitation
+from torchvision.models.resnet import BasicBlock, Bottleneck
+from torchvision.ops import Conv2dNormActivation, SqueezeExcitation, StochasticDepth
 
 from fedchoir.engines.local.fused.autograd import (
     Depthwise,
@@ -28,9 +31,22 @@ from fedchoir.engines.local.fused.autograd import (
 from fedchoir.engines.local.fused.common import INTERPRETED, channels_last
 from fedchoir.engines.local.fused.depthwise import FILTER_SIZES
 from fedchoir.engines.local.fused.kernels.common import LANES, NONE, RELU, RELU6, SILU
-from fedchoir.engines.local.fused.norm import moments
+from fedchoir.engines.local.fused.norm import TILE, moments
 
 ACTIVATIONS: dict[type[nn.Module], int] = {nn.ReLU: RELU, nn.ReLU6: RELU6, nn.SiLU: SILU}
+SYMBOLS: dict[type[nn.Module], str] = {
+    nn.Conv2d: "c", nn.BatchNorm2d: "n", nn.ReLU: "r", nn.ReLU6: "6", nn.SiLU: "s", nn.Sigmoid: "g",
+    nn.AdaptiveAvgPool2d: "p", StochasticDepth: "d",
+}  # fmt: skip
+CONTAINERS = (nn.Sequential, Conv2dNormActivation, SqueezeExcitation)
+STRUCTURES: dict[type[nn.Module], str] = {
+    nn.Sequential: "cnr", Conv2dNormActivation: "cn[r6s]?", BasicConv2d: "cn",
+    BasicBlock: r"cnrcn(\(cn\))?", Bottleneck: r"cncncnr(\(cn\))?",
+    InvertedResidual: r"\((\(cn[r6s]\))?\(cn[r6s]\)cn\)",
+    MBConv: r"\((\(cn[r6s]\))?\(cn[r6s]\)(\(pccsg\))?\(cn\)\)d",
+}  # fmt: skip
+"""What each kind of layer consists of; see `_structure`. Where it is something else, somebody has replaced a layer."""
+MAX_PROGRAMS = 65535  # along the axis of positions, which is the launch's second: CUDA's limit
 
 
 class FusedChain(nn.Sequential):
@@ -54,12 +70,17 @@ class FusedBasicBlock(BasicBlock):
     def forward(self, x: Tensor) -> Tensor:
         if not _can_fuse(self, x):
             return super().forward(x)
-        h = channels_last(self.conv2(_conv_norm_act(x, self.conv1, self.bn1, RELU)))
-        residual = _cast(x)
-        if self.downsample is not None:
-            conv, norm = self.downsample.children()
-            residual = _conv_norm_act(x, conv, norm, NONE)
-        return NormAddRelu.apply(h, self.bn2.weight, self.bn2.bias, residual, _statistics(h, self.bn2))
+        return _residual(x, self.downsample, (self.conv1, self.bn1), (self.conv2, self.bn2))
+
+
+class FusedBottleneck(Bottleneck):
+    """The residual block of the large ResNets."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not _can_fuse(self, x):
+            return super().forward(x)
+        stages = (self.conv1, self.bn1), (self.conv2, self.bn2), (self.conv3, self.bn3)
+        return _residual(x, self.downsample, *stages)
 
 
 class FusedInvertedResidual(InvertedResidual):
@@ -87,29 +108,37 @@ class MeanPool(nn.AdaptiveAvgPool2d):
     """The mean of each channel, in one kernel instead of a general pooling."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return x.mean((2, 3), keepdim=True)
+        return x.mean((-2, -1), keepdim=True)
 
 
 FUSED: dict[type[nn.Module], type[nn.Module]] = {
-    InvertedResidual: FusedInvertedResidual, MBConv: FusedMBConv, Conv2dNormActivation: FusedChain,
-    BasicBlock: FusedBasicBlock, BasicConv2d: FusedBasicConv2d,
+    nn.Sequential: FusedChain, Conv2dNormActivation: FusedChain, BasicConv2d: FusedBasicConv2d,
+    BasicBlock: FusedBasicBlock, Bottleneck: FusedBottleneck,
+    InvertedResidual: FusedInvertedResidual, MBConv: FusedMBConv,
 }  # fmt: skip
+DEPTHWISE = (FusedInvertedResidual, FusedMBConv)  # their depthwise convolutions are kernels of this package
 
 
-def use_fused_layers(model: nn.Module) -> None:
-    """Replace, in place, the classes of all layers for which there is a fused one."""
-    whole = [m for m in model.modules() if isinstance(m, InvertedResidual | MBConv | BasicBlock)]
-    inside = {id(inner) for block in whole for inner in block.modules() if inner is not block}
+def use_fused_layers(model: nn.Module, watched: Iterable[nn.Module] = ()) -> None:
+    """Replace, in place, the classes of all layers for which there is a fused one.
+
+    A layer around a ``watched`` module stays, since a fused one does not call what is inside it.
+    """
+    whole = [m for m in model.modules() if isinstance(m, InvertedResidual | MBConv | BasicBlock | Bottleneck)]
+    inside = {id(inner) for block in whole for inner in _inner(block)}
+    kept = {id(module) for module in watched}
     for layer in model.modules():
-        if id(layer) not in inside and _is_supported(layer):
-            if type(layer) in FUSED:
-                layer.__class__ = FUSED[type(layer)]
-            elif type(layer) is nn.Sequential and [type(m) for m in layer] == [nn.Conv2d, nn.BatchNorm2d, nn.ReLU]:
-                layer.__class__ = FusedChain
+        if id(layer) not in inside and _is_supported(layer) and not any(id(m) in kept for m in _inner(layer)):
+            layer.__class__ = FUSED[type(layer)]
         if type(layer) is nn.AdaptiveAvgPool2d and layer.output_size in (1, (1, 1)):
             layer.__class__ = MeanPool
-        elif is_depthwise(layer):  # C×1×k×k filters in memory as k×k×1×C, as the kernels read them
-            layer.weight.data = layer.weight.data.permute(2, 3, 1, 0).contiguous().permute(3, 2, 0, 1)
+    for conv in (m for layer in model.modules() if isinstance(layer, DEPTHWISE) for m in layer.modules()):
+        if is_depthwise(conv):  # C×1×k×k filters in memory as k×k×1×C, as the kernels read them
+            conv.weight.data = conv.weight.data.permute(2, 3, 1, 0).contiguous().permute(3, 2, 0, 1)
+
+
+def _inner(layer: nn.Module) -> Iterator[nn.Module]:
+    return (m for m in layer.modules() if m is not layer)
 
 
 def is_depthwise(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
@@ -130,20 +159,59 @@ def _norms(layer: nn.Module) -> list[nn.BatchNorm2d]:
     return [m for m in layer.modules() if isinstance(m, nn.BatchNorm2d)]
 
 
+def _structure(layer: nn.Module) -> str:
+    """The layers inside, a character for each and parentheses for containers. A question mark is a layer of another
+    kind, or one with hooks, which a fused layer would not call."""
+    text = ""
+    for m in layer.children():
+        if m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks:
+            text += "?"
+        elif type(m) in CONTAINERS:
+            text += f"({_structure(m)})"
+        else:
+            text += SYMBOLS.get(type(m), "?")
+    return text
+
+
 def _is_supported(layer: nn.Module) -> bool:
     """Whether the kernels know all its layers: channels in eights, batch norms with weights and running statistics."""
-    norms = _norms(layer)
-    usual = all(n.affine and n.track_running_stats and n.momentum and n.num_features % LANES == 0 for n in norms)
+    if type(layer) not in FUSED or not re.fullmatch(STRUCTURES[type(layer)], _structure(layer)):
+        return False
+    usual = all(
+        n.affine and n.track_running_stats and n.momentum and n.num_features % LANES == 0 for n in _norms(layer)
+    )
     convs = [m for m in layer.modules() if isinstance(m, nn.Conv2d)]
-    return bool(norms) and usual and all(m.groups == 1 or is_depthwise(m) for m in convs)
+    mobile = isinstance(layer, InvertedResidual | MBConv)
+    return usual and all(m.groups == 1 or is_depthwise(m) for m in convs) and (not mobile or _is_usual_mobile(layer))
+
+
+def _is_usual_mobile(block: nn.Module) -> bool:
+    """Whether its convolutions are pointwise, depthwise, pointwise, and those of the excitation have biases."""
+    layers: Any = next(block.children())
+    *expansion, (conv, *_), excitation, (project, _) = _stages(layers)
+    pointwise = all(map(_is_pointwise, (project, *(stage[0] for stage in expansion))))
+    squeeze = [] if excitation is None else [excitation.fc1, excitation.fc2]
+    return pointwise and is_depthwise(conv) and all(c.kernel_size == (1, 1) and c.bias is not None for c in squeeze)
 
 
 def _can_fuse(layer: nn.Module, x: Tensor) -> bool:
-    """On a GPU, with indices that fit 32 bits, and with all norms in one mode; in eval mode only without gradients."""
-    if not (x.is_cuda or INTERPRETED) or x.numel() >= 2**28:
+    """On a GPU, with maps that one launch covers, and with all norms in one mode; in eval mode without gradients."""
+    norms = _norms(layer)
+    if not (x.is_cuda or INTERPRETED) or not _fits(layer, norms, x):
         return False
-    training = {norm.training for norm in _norms(layer)}
+    training = {norm.training for norm in norms}
     return training == {True} or (training == {False} and not torch.is_grad_enabled())
+
+
+def _fits(layer: nn.Module, norms: list[nn.BatchNorm2d], x: Tensor) -> bool:
+    """Whether indices fit 32 bits and one launch covers all positions. The first convolution's output has the most."""
+    conv = next(m for m in layer.modules() if isinstance(m, nn.Conv2d))
+    padding = [k // 2 for k in conv.kernel_size] if isinstance(conv.padding, str) else conv.padding
+    sides = zip(x.shape[2:], conv.kernel_size, conv.stride, padding, strict=True)
+    positions = len(x) * math.prod((n + 2 * p - k) // s + 1 for n, k, s, p in sides)
+    widest = max(norm.num_features for norm in norms)
+    covered = positions <= MAX_PROGRAMS * TILE["BP"] and len(x) <= MAX_PROGRAMS
+    return covered and x.numel() < 2**28 and positions * widest < 2**31
 
 
 def _cast(x: Tensor) -> Tensor:
@@ -174,9 +242,26 @@ def _norm_act(
     return NormAct.apply(x, layer.weight, layer.bias, residual, image_scale, statistics, act)
 
 
+def _conv(x: Tensor, conv: Any) -> Tensor:
+    return Pointwise.apply(_cast(x), conv.weight) if _is_pointwise(conv) else channels_last(conv(x))
+
+
 def _conv_norm_act(x: Tensor, conv: Any, norm: Any, act: int) -> Tensor:
-    y = Pointwise.apply(_cast(x), conv.weight) if _is_pointwise(conv) else channels_last(conv(x))
-    return _norm_act(y, norm, act)
+    return _norm_act(_conv(x, conv), norm, act)
+
+
+def _residual(x: Tensor, downsample: Any, *stages: tuple[nn.Module, nn.BatchNorm2d]) -> Tensor:
+    """Convolve, normalise and rectify; in the last stage add the input, which ``downsample`` fits, before the ReLU."""
+    *first, (conv, norm) = stages
+    h = x
+    for stage in first:
+        h = _conv_norm_act(h, *stage, RELU)
+    h = _conv(h, conv)
+    residual = _cast(x)
+    if downsample is not None:
+        projection, last = downsample.children()
+        residual = _conv_norm_act(x, projection, last, NONE)
+    return NormAddRelu.apply(h, norm.weight, norm.bias, residual, _statistics(h, norm))
 
 
 def _inverted_residual(x: Tensor, layers: nn.Sequential, residual: bool, image_scale: Tensor | None) -> Tensor:
