@@ -20,16 +20,16 @@ from fedchoir.utils.input_spec import InputSpec
 class AdaptedModel(Model):
     """A module of the user's behind the interface of all models. It stays as it is, under the name ``net``."""
 
-    memory_format = torch.contiguous_format  # the user's code may call ``view``, which channels-last tensors refuse
-
     def __init__(self, spec: ModelSpec, net: nn.Module, num_classes: int, inputs: InputSpec) -> None:
         arguments = _CallArguments(net, inputs)
         found = Search(spec, net, num_classes, inputs, arguments).find()
         channels = found.map.channels if found.map else 0
         super().__init__(str(spec), map_dim=channels, feature_dim=found.feature_dim, num_classes=num_classes)
         self.net = net.train()
-        self.notes = found.notes
+        self.notes, self.memory_format = found.notes, found.memory_format
         self._route, self._map, self._head, self._blocks = found.route, found.map, found.head, found.blocks
+        read = [found.map.layer if found.map else None, getattr(found.route, "layer", None)]
+        self._watched = (*found.head, *(name for name in read if name))
         self._arguments = arguments
         self._without_head = False
 
@@ -77,6 +77,9 @@ class AdaptedModel(Model):
 
     def recomputable(self) -> list[nn.Module]:
         return [self.net.get_submodule(name) for name in self._blocks]
+
+    def watched_modules(self) -> list[nn.Module]:
+        return [self.net.get_submodule(name) for name in self._watched]
 
     def bare_names(self) -> dict[str, str]:
         return {name: name.removeprefix("net.") for name in self.state_dict()}

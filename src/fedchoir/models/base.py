@@ -98,6 +98,10 @@ class Model(nn.Module):
         """Modules of one tensor that the backward pass may run again (activation checkpointing)."""
         return []
 
+    def watched_modules(self) -> list[nn.Module]:
+        """Modules of which each call must happen, because their inputs or outputs are read there."""
+        return []
+
     def bare_names(self) -> dict[str, str]:
         """The names of weights and buffers without what the wrapper adds, as in files of weights."""
         return {name: name for name in self.state_dict()}

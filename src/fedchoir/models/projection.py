@@ -64,6 +64,9 @@ class ProjectedModel(Model):
 
     # -- modules ---------------------------------------------------------------------------------------------------
 
+    def watched_modules(self) -> list[nn.Module]:
+        return self.backbone.watched_modules()
+
     def head_modules(self) -> list[nn.Module]:
         return [self.head]
 

@@ -105,7 +105,7 @@ class ClientPool:
         if self._fused and client.model.memory_format is torch.channels_last:  # fused layers give this layout
             from fedchoir.engines.local.fused.layers import use_fused_layers  # needs Triton
 
-            use_fused_layers(client.model)
+            use_fused_layers(client.model, client.model.watched_modules())
         if cached:
             client.round = self._rounds.pop(k, 0)
             client.load(self._cache.pop(k))

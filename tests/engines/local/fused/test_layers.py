@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -13,6 +14,12 @@ from torchvision.models.efficientnet import MBConv, MBConvConfig
 from torchvision.models.mobilenetv2 import InvertedResidual
 from torchvision.models.resnet import BasicBlock, Bottleneck
 
+from fedchoir import methods
+from fedchoir.core.federation_spec import ClientInfo, FederationSpec
+from fedchoir.core.training import EagerTrainer
+from fedchoir.data.image.image_set import ImageSet
+from fedchoir.data.scenario import ClientData
+from fedchoir.engines.local.client_pool import ClientPool
 from fedchoir.engines.local.fused import depthwise, layers, norm
 from fedchoir.engines.local.fused.layers import (
     FusedBasicBlock,
@@ -24,7 +31,8 @@ from fedchoir.engines.local.fused.layers import (
     is_depthwise,
     use_fused_layers,
 )
-from fedchoir.models import build
+from fedchoir.models import build, laid_out
+from fedchoir.models.projection import ProjectedModel
 from fedchoir.utils.input_spec import InputSpec
 
 
@@ -140,6 +148,34 @@ def test_layers_around_a_watched_module_keep_their_class() -> None:
     use_fused_layers(nn.Sequential(first, second), [first, second.bn2])
     assert type(first) is FusedBasicBlock
     assert type(second) is BasicBlock
+
+
+def test_the_feature_map_that_a_user_names_inside_a_block_can_be_read() -> None:
+    x = torch.randn(2, 3, 32, 32)
+    for name, fused in (("resnet18", 8), ("resnet18[feature_map=layer4.1.bn2]", 7)):
+        model = build(f"torchvision.models:{name}", 4, InputSpec.image(32)).eval()
+        expected = model.stages(x)
+        assert model.memory_format is torch.channels_last
+        for outer in (model, ProjectedModel(model, 8)):
+            copied = laid_out(copy.deepcopy(outer))
+            use_fused_layers(copied, copied.watched_modules())
+            assert sum(isinstance(m, FusedBasicBlock) for m in copied.modules()) == fused
+            assert sum(type(m) is BasicBlock for m in copied.modules()) == 8 - fused
+            torch.testing.assert_close(copied.eval().feature_map(x), expected[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("model", "fused"), [("resnet18", 8), ("resnet18[feature_map=layer4.1.bn2]", 7), ("vgg11", 0)])
+def test_the_client_pool_fuses_users_models(model: str, fused: int) -> None:
+    data = ImageSet(torch.zeros(2, 3, 32, 32, dtype=torch.uint8), torch.arange(2))
+    info = ClientInfo("client", f"torchvision.models:{model}", 2, 2, "global")
+    solo = methods.get("solo")
+    method = solo(solo.Params(), FederationSpec(("a", "b"), (info,), 1, 0, inputs=data.input_spec))
+    clients = ClientPool(
+        method, [ClientData("client", data, "global")], None, EagerTrainer(), device=torch.device("cpu"),
+        precision="fp32", fused=True, budget=2e9,
+    )  # fmt: skip
+    assert sum(isinstance(m, FusedBasicBlock) for m in clients[0].model.modules()) == fused
+    assert clients[0].model(torch.zeros(2, 3, 32, 32)).shape == (2, 2)
 
 
 def test_maps_that_one_launch_cannot_cover_are_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
