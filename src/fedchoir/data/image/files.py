@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedchoir.data.decoded import DECODED
 from fedchoir.data.domain import Raw
 from fedchoir.data.image.decoding import SUFFIXES
 from fedchoir.data.image.image_set import ImageSet
@@ -61,6 +62,10 @@ def find_npz(root: Path, stem: str) -> Path | None:
 
 def read_npz(path: Path, resize: Resize) -> Raw:
     """Arrays ``train_x, train_y`` (and ``test_x, test_y``), or ``x, y``; optional ``label_names``."""
+    return DECODED.get([path], ("npz", resize), lambda: _read_npz(path, resize))
+
+
+def _read_npz(path: Path, resize: Resize) -> Raw:
     arrays = read_arrays(path)
     prefixes = split_prefixes(path, arrays)
     labels, classes = named_labels(path, [arrays[f"{p}y"] for p in prefixes], arrays.get("label_names"))

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fedchoir.data.decoded import DECODED
 from fedchoir.data.domain import Progress
 from fedchoir.data.image.cache import THREADS, cached
 from fedchoir.data.image.decoding import Decoder, Remarks
@@ -45,7 +46,7 @@ class ImageLoader:
         size = len(paths) * 3 * resize.height * resize.width
         fits = size <= self.memory
         if fits and self.cache is None:
-            inputs, remarks = self._decode(paths, folder.name)
+            inputs, remarks = DECODED.get(paths, self.decoder, lambda: self._decode(paths, folder.name))
         else:
             key = hashlib.sha256(repr((str(folder.resolve()), split, self.decoder)).encode()).hexdigest()[:12]
             place = (self.cache or cache_dir() / "images") / f"{folder.name}-{split}-{key}"

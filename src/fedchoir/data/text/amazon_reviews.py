@@ -8,7 +8,9 @@ import re
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
+from fedchoir.data.decoded import DECODED
 from fedchoir.data.domain import SPLIT_SEED, Domain, Raw, domain_from
 from fedchoir.data.image.files import data_root, find_folder
 from fedchoir.data.samples import unlabeled
@@ -32,8 +34,8 @@ _FIELD = r"<{0}>\s*(.*?)\s*</{0}>"
 
 def load_reviews(name: str, root: Path | None, tokenizer: Tokenizer, length: int) -> tuple[Domain, TextSet]:
     """One domain without its share of the public set, and that share."""
-    texts, labels = read_reviews(name, root)
-    samples = TextSet(encode(texts, tokenizer, length), torch.tensor(labels), tokenizer)
+    ids, labels = DECODED.get(_files(name, root), (tokenizer, length), lambda: _encoded(name, root, tokenizer, length))
+    samples = TextSet(ids, labels, tokenizer)
     size = round(PUBLIC_SHARE * len(samples))
     chosen = stratified_sample(samples.labels, size, generator(SPLIT_SEED, "public reviews", name))
     private = samples.subset(complement(chosen, len(samples)))
@@ -41,6 +43,11 @@ def load_reviews(name: str, root: Path | None, tokenizer: Tokenizer, length: int
     public = public.subset(unseen(public, private))  # some reviews occur twice
     domain = domain_from(Raw(private, None, CLASSES), name)
     return domain, TextSet(public.inputs, unlabeled(len(public)), tokenizer)
+
+
+def _encoded(name: str, root: Path | None, tokenizer: Tokenizer, length: int) -> tuple[Tensor, Tensor]:
+    texts, labels = read_reviews(name, root)
+    return encode(texts, tokenizer, length), torch.tensor(labels)
 
 
 def read_reviews(name: str, root: Path | None) -> tuple[list[str], list[int]]:
@@ -56,6 +63,12 @@ def read_reviews(name: str, root: Path | None) -> tuple[list[str], list[int]]:
     else:
         rows = [(*review, label) for label in CLASSES for review in _original(folder / place / f"{label}.review")]
     return [f"{title}\n{text}" for title, text, _ in rows], [CLASSES.index(label) for *_, label in rows]
+
+
+def _files(name: str, root: Path | None) -> list[Path]:
+    """The files of a domain."""
+    place = data_root(root) / found(name, root)
+    return [place] if place.is_file() else [place / f"{label}.review" for label in CLASSES]
 
 
 def found(name: str, root: Path | None) -> str:
