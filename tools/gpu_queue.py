@@ -30,15 +30,10 @@ from typing import Any
 from pydantic import Field
 
 from fedchoir.core.checkpoint import latest
-from fedchoir.experiments.scheduler import (
-    KILL_AFTER,
-    LocalProcesses,
-    Outcome,
-    Status,
-    is_finished,
-    run_jobs,
-    write_manifest,
-)
+from fedchoir.experiments.backend import KILL_AFTER, Status
+from fedchoir.experiments.local_processes import LocalProcesses
+from fedchoir.experiments.placement import JobCount, Places, make_places, parse_jobs
+from fedchoir.experiments.scheduler import Outcome, is_finished, run_jobs, write_manifest
 from fedchoir.experiments.sweep import Job, Overrides, jobs_of, read_sweep
 from fedchoir.reporting.archive import archive
 from fedchoir.utils.errors import UsageError
@@ -114,13 +109,13 @@ def tasks_of(queue: Queue, state: Path, **machine: Any) -> list[Task]:
 class Stretch(LocalProcesses):
     """Worker processes until a moment. In the ``margin`` before it nothing starts, and what runs ends its round."""
 
-    def __init__(self, places: int, end: float, margin: float) -> None:
+    def __init__(self, places: Places, end: float, margin: float) -> None:
         super().__init__(places, grace=margin / KILL_AFTER)
         self._last_start = end - margin
 
-    def has_room(self) -> bool:
+    def has_room(self, job: Job) -> bool:
         self._look_at_the_clock()
-        return super().has_room()
+        return super().has_room(job)
 
     def poll(self, seconds: float) -> Iterator[tuple[Job, Status]]:
         self._look_at_the_clock()
@@ -131,14 +126,15 @@ class Stretch(LocalProcesses):
             self.stop()
 
 
-def run_stretch(tasks: Sequence[Task], minutes: float, processes: int, margin: float = 60.0) -> list[Outcome]:
-    """Run what is left of the queue for so many minutes."""
+def run_stretch(tasks: Sequence[Task], minutes: float, processes: JobCount, margin: float = 60.0) -> list[Outcome]:
+    """Run what is left of the queue for so many minutes, in its order."""
     end = time.monotonic() + 60 * minutes
     for row in {id(task.row): task.row for task in tasks}.values():
         jobs = [task.job for task in tasks if task.row is row]
         write_manifest(jobs[0].out.parent, None, read_sweep(row.sweep).title, jobs)
     left = [task.job for task in tasks if not task.finished]
-    return run_jobs(left, processes, print_status, Stretch(processes, end, margin)) if left else []
+    backend = Stretch(make_places(processes, len(tasks)), end, margin)
+    return run_jobs(left, processes, print_status, backend) if left else []
 
 
 def print_status(job: Job, status: Status) -> None:
@@ -259,7 +255,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path("bundle"))
     parser.add_argument("--minutes", type=float, default=25.0)
     parser.add_argument("--margin", type=float, default=60.0, help="last seconds, for the rounds at hand")
-    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--jobs", default="1", help="runs at once, or auto: as many as cores and memory allow")
     parser.add_argument("--part", type=float, default=60.0, help="MiB of one part")
     parser.add_argument("--limit", type=float, default=240.0, help="MiB of checkpoints and results that travel")
     parser.add_argument("--data-root", type=Path)
@@ -276,7 +272,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if o.command == "plan":
             print(plan(tasks))
         elif o.command == "run":
-            run_stretch(tasks, o.minutes, o.jobs, o.margin)
+            run_stretch(tasks, o.minutes, parse_jobs(o.jobs), o.margin)
             print(plan(tasks))
         elif o.command == "merge":
             print("\n".join(f"results/{name}: {count} runs" for name, count in merge(tasks, o.results).items()))

@@ -85,6 +85,41 @@ def test_a_table_on_other_data_from_the_command_line(
     assert "for orientation only" in " ".join(out.split())
 
 
+@pytest.mark.slow
+def test_a_sweep_that_decides_itself_how_many_runs_start(
+    tmp_path: Path, fedchoir: Command, shapes: Path, public_shapes: Path
+) -> None:
+    path, out = tmp_path / "grid.toml", tmp_path / "out"
+    base = {"scenario": str(shapes), "public": str(public_shapes), "models": "simple_cnn@4", "rounds": 1}
+    values = {"base": {**base, "device": "cpu", "settings": SMALL}, "grid": {"method": ["solo", "fedmd"]}}
+    path.write_text(tomli_w.dumps(values))
+    code, printed, _ = fedchoir("sweep", str(path), "--out", str(out), "--seeds", "2", "--jobs", "auto")
+    assert code == 0, printed
+    assert "4 finished, 0 were finished before, 0 failed" in printed
+
+
+@pytest.mark.parametrize("table", ["sweep", "reproduce"])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--jobs", "0"], "--jobs '0' is not possible: it should be how many runs at once, or auto"),
+        (["--jobs", "all"], "--jobs 'all' is not possible: it should be how many runs at once, or auto"),
+        (["--jobs", "auto", "--slurm", "local"], "--jobs auto is for runs on this machine; with --slurm give a number"),
+        (["--jobs", "0", "--slurm", "local"], "--jobs '0' is not possible"),
+    ],
+)
+def test_wrong_numbers_of_jobs_are_one_line(
+    table: str, options: list[str], message: str, tmp_path: Path, fedchoir: Command
+) -> None:
+    path = tmp_path / "grid.toml"
+    path.write_text(tomli_w.dumps({"base": {"scenario": "digits-lite"}, "grid": {"method": ["solo"]}}))
+    what = [str(path)] if table == "sweep" else ["fccl+/table8", "--scenario", "digits-lite"]
+    code, _, err = fedchoir(table, *what, "--out", str(tmp_path / "out"), *options)
+    assert (code, err.count("\n")) == (2, 1)
+    assert message in err
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.fixture(scope="module")
 def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Seven methods with three seeds."""

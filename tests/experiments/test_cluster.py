@@ -19,8 +19,9 @@ from tests.helpers import assert_same
 from fedchoir import run
 from fedchoir.core import checkpoint
 from fedchoir.experiments import cluster
+from fedchoir.experiments.backend import Status
 from fedchoir.experiments.cluster import Cluster, minutes
-from fedchoir.experiments.scheduler import Outcome, Status, run_jobs
+from fedchoir.experiments.scheduler import Outcome, run_jobs
 from fedchoir.experiments.sweep import Job, jobs_of, read_sweep
 from fedchoir.experiments.sweep_state import sweep_state
 from fedchoir.utils.errors import UsageError
@@ -131,7 +132,7 @@ def test_an_array_is_submitted_preempted_and_found_again(
     settings = {"time": "2:00:00", "mem": "32GB", "gpus": "1", "account": "lab"}
     first = Cluster(tmp_path / "out", "gpu", settings, at_once=5)
     for job in jobs:
-        assert first.has_room()
+        assert first.has_room(job)
         first.start(job)
     assert list(first.poll(0.0)) == []  # submits, and then the command dies
     script = (slurm / "100.script").read_text()

@@ -20,7 +20,8 @@ from tests.helpers import assert_same, numbers
 
 from fedchoir import run
 from fedchoir.core import checkpoint
-from fedchoir.experiments.scheduler import Outcome, Status, is_finished, is_locked, lock_of, run_jobs, write_manifest
+from fedchoir.experiments.backend import Status
+from fedchoir.experiments.scheduler import Outcome, is_finished, is_locked, lock_of, run_jobs, write_manifest
 from fedchoir.experiments.sweep import Job, jobs_of, read_sweep
 from fedchoir.utils.stop_signals import GRACE
 
@@ -76,7 +77,7 @@ def test_failed_runs_are_told_and_do_not_stop_the_others(
     outcomes, _ = execute(sweep_of(scenario=scenarios, method=["crash", "bug", "solo"], rounds=1), tmp_path / "out")
     assert [o.state for o in outcomes] == ["failed"] * 5 + ["finished"]
     assert "a.npz: no array 'train_y'" in outcomes[0].why
-    assert outcomes[3].why == "its process was killed by signal 9"
+    assert outcomes[3].why == "its process was killed by signal 9; this happened 3 times"
     assert outcomes[4].why == "ValueError: a bug"
     assert outcomes[4].log is not None
     assert "about to fail" in outcomes[4].log.read_text()
@@ -245,7 +246,7 @@ class InstantBackend:
         self.news: list[tuple[Job, Status]] = []
         self.closed = False
 
-    def has_room(self) -> bool:
+    def has_room(self, job: Job) -> bool:
         return not self.news
 
     def start(self, job: Job) -> None:

@@ -21,10 +21,14 @@ def test_without_a_terminal_each_run_that_ends_is_one_line() -> None:
     with SweepView(Console(file=out, width=100), jobs) as view:
         view(jobs[0], {"event": "began", "rounds": 2, "done": 0})
         view(jobs[0], {"event": "round", "intra": 50.0, "inter": None})
+        view(jobs[0], {"event": "retried", "why": "its [process] was killed"})
+        view(jobs[0], {"event": "began", "rounds": 2, "done": 1})
         view(jobs[0], {"event": "finished", "seconds": 3.2})
         view(jobs[1], {"event": "skipped", "seconds": 0.0})
         view(jobs[2], {"event": "failed", "why": "no [data]", "seconds": 1.0})
-    assert out.getvalue().splitlines() == ["a finished in 3 s", "b was finished before", "c failed: no [data]"]
+    assert out.getvalue().splitlines() == [
+        "a starts again: its [process] was killed", "a finished in 3 s", "b was finished before", "c failed: no [data]"
+    ]  # fmt: skip
 
 
 def test_the_summary_counts_states_and_names_logs() -> None:

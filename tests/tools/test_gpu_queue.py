@@ -97,6 +97,24 @@ def test_runs_span_stretches_and_machines_with_the_numbers_of_an_unbroken_run(
     assert any("checkpoint" in name for _, name in gpu_queue.chosen_state(kept, state, 1e9))
 
 
+def test_as_many_runs_as_fit_in_the_order_of_the_queue(
+    queue_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = tasks_of(read_queue(queue_file), tmp_path / "state")
+    began: list[str] = []
+
+    def watch(job: Any, status: dict[str, Any]) -> None:
+        if status["event"] == "began":
+            began.append(job.label)
+
+    monkeypatch.setattr(gpu_queue, "print_status", watch)
+    outcomes = run_stretch(tasks, minutes=5, processes="auto", margin=1)
+    assert [outcome.state for outcome in outcomes] == ["finished", "finished"]
+    assert began == ["fedmd", "fccl"]
+    with pytest.raises(SystemExit, match="--jobs 'many' is not possible: it should be how many runs at once, or auto"):
+        main(["run", "--queue", str(queue_file), "--state", str(tmp_path / "state"), "--jobs", "many"])
+
+
 def test_a_checkpoint_that_does_not_fit_is_left_out_and_named(
     queue_file: Path, tmp_path: Path, rounds_take_twenty_seconds: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,12 +10,12 @@ import typer
 from rich.console import Console
 
 from fedchoir.cli import options as o
-from fedchoir.cli.options import command, console, given, parse_settings
+from fedchoir.cli.options import command, console, given, parse_settings, print_tables
 from fedchoir.cli.sweeps import print_status, slurm_backend, tracked
 from fedchoir.utils.errors import UsageError
 
 if TYPE_CHECKING:
-    from fedchoir.experiments.scheduler import Backend
+    from fedchoir.experiments.backend import Backend
     from fedchoir.experiments.sweep import Job, Overrides
     from fedchoir.reporting.run_groups import Row
     from fedchoir.reporting.tables import References, View
@@ -36,8 +36,12 @@ Format = Annotated[Style, typer.Option("--format", help="terminal, md, latex or 
 PerClient = Annotated[bool, typer.Option("--per-client", help="A column for each client, as the papers print it.")]
 Seeds = Annotated[str | None, typer.Option(help="How many seeds (3), or which (4,7).")]
 Jobs = Annotated[
-    int | None,
-    typer.Option(min=1, help="Number of runs at once (default: 1; with --slurm: all). They share the cores."),
+    str | None,
+    typer.Option(
+        metavar="N|auto",
+        help="Number of runs at once (default: 1; with --slurm: all). They share the cores. auto: as many as there are "
+        "cores and as memory allows, by what the runs are measured to need; long runs start first.",
+    ),
 ]
 Scenario = Annotated[str | None, typer.Option(help="Other data, with its own public set and models of the same kind.")]
 Only = Annotated[list[str] | None, typer.Option(metavar="LABEL", help="Only these runs: a label, a method or a*b.")]
@@ -216,15 +220,18 @@ def make_overrides(scenario: str | None, seeds: str | None, settings: list[str] 
 
 
 def run_sweep(
-    planned: list[Job], folder: Path, processes: int | None, style: Style, *, title: str, table: str | None,
+    planned: list[Job], folder: Path, jobs: str | None, style: Style, *, title: str, table: str | None,
     dry_run: bool = False, per_client: bool = False, backend: Backend | None = None,
 ) -> None:  # fmt: skip
     """Execute the runs that are not finished and print the table of all that are."""
+    from fedchoir.experiments.longest_first import LongestFirst
+    from fedchoir.experiments.placement import parse_jobs
     from fedchoir.experiments.scheduler import run_jobs, write_manifest
     from fedchoir.reporting.store import find_results
     from fedchoir.reporting.sweep_view import SweepView, summary
     from fedchoir.reporting.tables import rows
 
+    processes = parse_jobs(jobs or "1")
     progress = (
         Console(stderr=True, emoji=False) if style is not Style.terminal else console
     )  # stdout has the table only
@@ -236,7 +243,8 @@ def run_sweep(
     write_manifest(folder, table, title, planned)
     try:
         with SweepView(progress, planned) as view:
-            outcomes = run_jobs(planned, processes or 1, view, backend)
+            order = LongestFirst() if processes == "auto" else list
+            outcomes = run_jobs(planned, processes, view, backend, order)
     except KeyboardInterrupt:
         if backend is None:
             raise
@@ -259,8 +267,7 @@ def print_rows(
     if style is not Style.terminal:
         typer.echo(as_text(table_rows, style.value, view, target, compared), nl=False)
         return
-    for table in terminal_tables(table_rows, view, target, compared):
-        console.print(table)
+    print_tables(terminal_tables(table_rows, view, target, compared))
 
 
 def list_tables() -> None:

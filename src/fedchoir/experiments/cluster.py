@@ -19,7 +19,8 @@ from typing import Any
 import torch
 
 from fedchoir.core.result import read_events
-from fedchoir.experiments.scheduler import ENDS, KILL_AFTER, Status, is_finished, task_of
+from fedchoir.experiments.backend import ENDS, KILL_AFTER, Status, task_of
+from fedchoir.experiments.scheduler import is_finished
 from fedchoir.experiments.sweep import Job
 from fedchoir.experiments.sweep_worker import job_of, redirect_output, run_job
 from fedchoir.utils.errors import Interrupted, UsageError
@@ -98,7 +99,7 @@ class Cluster:
         self._waiting: list[tuple[Job, int]] = []
         self._submitted: dict[str, _Submitted] = {}
 
-    def has_room(self) -> bool:
+    def has_room(self, job: Job) -> bool:
         return self._places is None or len(self._waiting) + len(self._submitted) < self._places
 
     def start(self, job: Job) -> None:

@@ -1,39 +1,35 @@
 """Runs the jobs of a sweep, several at once, each once; a run that dies does not stop the others.
 
-A signal stops a sweep: its runs end their round and write it. A second one kills them.
-The run folders hold the state: ``result.json`` marks a finished run, a checkpoint one to continue. The process that
-executes a run holds its lock, so two sweeps may share a folder; the system releases the lock when the process ends.
-`fedchoir.experiments.sweep_worker` is such a process.
+A run whose process is killed, by a system that has no memory left or by the death of another process on its GPU,
+continues from its last checkpoint in a fresh process. A signal stops a sweep: its runs end their round and write it. A
+second one kills them. The run folders hold the state: ``result.json`` marks a finished run, a checkpoint one to
+continue. The process that executes a run holds its lock, so two sweeps may share a folder; the system releases the lock
+when the process ends. `fedchoir.experiments.sweep_worker` is such a process.
 """
 
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any, Protocol
 
 from filelock import FileLock, Timeout
 
+from fedchoir.experiments.backend import ENDS, Backend, Status
 from fedchoir.experiments.config import read_experiment
+from fedchoir.experiments.local_processes import LocalProcesses
+from fedchoir.experiments.placement import JobCount, make_places
 from fedchoir.experiments.run import MAY_CHANGE, differences
 from fedchoir.experiments.sweep import Job
-from fedchoir.utils.errors import Interrupted, UsageError, WorkerError
+from fedchoir.utils.errors import Interrupted, UsageError
 from fedchoir.utils.io import atomic_write_json
-from fedchoir.utils.stop_signals import GRACE, StopSignals, grace_seconds
-from fedchoir.utils.subprocess_channel import ChildProcess
-from fedchoir.utils.threads import threads_for
+from fedchoir.utils.stop_signals import StopSignals
 
-WORKER = "fedchoir.experiments.sweep_worker"
 POLL = 0.5  # seconds between two looks at runs that another sweep executes
-KILL_AFTER = 1.5  # grace periods: after the first a run stops in its round, and has the rest to write a checkpoint
-ENDS = ("finished", "skipped", "failed", "locked", "stopped")
-
-Status = dict[str, Any]
-"""A report of a run: {"event": "began" | "round" | "finished" | "skipped" | "failed" | "locked" | "stopped", …}."""
+RETRIES = 2  # times that a run whose process was killed is started again
 
 
 @dataclass(frozen=True)
@@ -48,47 +44,18 @@ class Outcome:
     seconds: float = 0.0
 
 
-class Backend(Protocol):
-    """Where jobs are executed: `LocalProcesses`, or the queue of a cluster (`fedchoir.experiments.cluster`)."""
-
-    stopping: bool
-    """Whether nothing is started any more and what runs is asked to end."""
-
-    def has_room(self) -> bool:
-        """Whether `start` may be called."""
-
-    def start(self, job: Job) -> None:
-        """Begin or continue a run: `run_job` in some process."""
-
-    def poll(self, seconds: float) -> Iterator[tuple[Job, Status]]:
-        """Reports of the jobs that were started; waits for the first at most so many seconds."""
-
-    def stop(self) -> None:
-        """Begin to stop; `poll` reports the runs that do."""
-
-    def close(self) -> None:
-        """Kill what still runs. Checkpoints stay intact."""
-
-
 def run_jobs(
     jobs: Sequence[Job],
-    processes: int = 1,
+    processes: JobCount = 1,
     watch: Callable[[Job, Status], None] = lambda job, status: None,
     backend: Backend | None = None,
+    order: Callable[[list[Job]], list[Job]] = list,
 ) -> list[Outcome]:
-    """Execute every job that is not finished; outcomes in the order of the jobs. ``watch`` gets every report. After a
-    signal the runs stop; a second one raises `Interrupted`."""
-    outcomes: dict[str, Outcome] = {}
-    started: dict[str, float] = {}
-    waiting = list(jobs)
-
-    def end(job: Job, state: str, why: str = "") -> None:
-        log = log_of(job) if state == "failed" and job.name in started else None
-        seconds = time.perf_counter() - started.get(job.name, time.perf_counter())
-        outcomes[job.name] = Outcome(job, state, why, log, seconds)
-        watch(job, {"event": state, "why": why, "seconds": seconds})
-
-    backend = backend or LocalProcesses(min(processes, len(jobs)) or 1)
+    """Execute every job that is not finished, those that wait in an ``order``, of which none overtakes another that
+    does not fit; outcomes in the order of the jobs. ``watch`` gets every report. After a signal the runs stop; a second
+    one raises `Interrupted`."""
+    backend = backend or LocalProcesses(make_places(processes, len(jobs)))
+    runs = _Runs(jobs, backend, watch, order)
 
     def ask(stop: type[Interrupted]) -> None:
         if backend.stopping:
@@ -97,96 +64,82 @@ def run_jobs(
         sys.stderr.write("fedchoir: stopping; each run ends its round and writes it; Ctrl-C again kills them\n")
 
     with closing(backend), StopSignals(ask):
-        while len(outcomes) < len(jobs):
-            if backend.stopping and len(outcomes) + len(waiting) == len(jobs):
-                outcomes |= {job.name: Outcome(job, "waiting") for job in waiting}
-                break
-            for job in list(waiting) if backend.has_room() else ():
-                try:
-                    if is_finished(job):
-                        end(job, "skipped")
-                    elif backend.has_room() and not is_locked(job):
-                        started[job.name] = time.perf_counter()
-                        backend.start(job)
-                    else:
-                        continue
-                except UsageError as error:
-                    end(job, "failed", str(error))
-                waiting.remove(job)
-            for job, status in backend.poll(POLL) if len(outcomes) < len(jobs) else ():
-                if status["event"] == "locked":  # another sweep took it since we looked
-                    waiting.append(job)
-                elif status["event"] in ENDS:
-                    end(job, status["event"], status.get("why", ""))
-                else:
-                    watch(job, status)
-    return [outcomes[job.name] for job in jobs]
+        while not runs.are_over():
+            runs.start()
+            runs.follow()
+    return runs.outcomes()
 
 
-class LocalProcesses:
-    """Worker processes on this machine that share its cores. One in which a run failed is not used again."""
+class _Runs:
+    """The runs of a sweep: those that wait, those that were started, and how those that are over ended."""
 
-    def __init__(self, places: int, grace: float | None = None) -> None:
-        """``grace``: seconds that runs have to end their round (default: see `fedchoir.utils.stop_signals`)."""
-        self.stopping = False
-        self._kill_at: float | None = None  # what still runs then
-        self._places = places
-        self._grace = grace_seconds() if grace is None else grace
-        self._idle: list[ChildProcess] = []
-        self._running: dict[ChildProcess, Job] = {}
+    def __init__(
+        self, jobs: Sequence[Job], backend: Backend, watch: Callable[[Job, Status], None],
+        order: Callable[[list[Job]], list[Job]],
+    ) -> None:  # fmt: skip
+        self._jobs, self._backend, self._watch, self._order = jobs, backend, watch, order
+        self._waiting = list(jobs)
+        self._started: dict[str, float] = {}
+        self._deaths: Counter[str] = Counter()
+        self._over: dict[str, Outcome] = {}
 
-    def has_room(self) -> bool:
-        return len(self._running) < self._places and not self.stopping
+    def are_over(self) -> bool:
+        """Whether none is left, except those that wait while the sweep stops."""
+        waiting = len(self._waiting) if self._backend.stopping else 0
+        return len(self._over) + waiting == len(self._jobs)
 
-    def start(self, job: Job) -> None:
-        threads = str(threads_for(self._places))
-        environment = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, GRACE: str(self._grace)}
-        child = self._idle.pop() if self._idle else ChildProcess.spawn("its process", WORKER, environment)
-        self._running[child] = job
-        with suppress(WorkerError):  # poll reports a process that has died
-            child.send([json.dumps(task_of(job)).encode()])
+    def outcomes(self) -> list[Outcome]:
+        left = (Outcome(job, "stopped" if job.name in self._started else "waiting") for job in self._jobs)
+        return [self._over.get(outcome.job.name, outcome) for outcome in left]
 
-    def poll(self, seconds: float) -> Iterator[tuple[Job, Status]]:
-        if not self._running:
-            time.sleep(seconds)
-        if self.stopping:
-            self._ask_to_stop()
-        for child in wait(list(self._running), seconds):  # type: ignore[arg-type]
-            assert isinstance(child, ChildProcess)
-            job = self._running[child]
+    def start(self) -> None:
+        """Start the next ones that there is room for; none overtakes another that does not fit."""
+        for job in self._order(self._waiting):
+            if not self._backend.has_room(job):
+                return
             try:
-                status = json.loads(child.receive()[0])
-            except WorkerError as error:
-                status = {"event": "failed", "why": str(error), "broken": True}
-                if self.stopping:  # a run that has not begun its rounds has nothing to save
-                    status |= {"event": "stopped", "why": "it did not stop in time" if self._is_late() else ""}
-            if status["event"] in ENDS:
-                del self._running[child]
-                if status.get("broken"):
-                    child.close()
+                if is_finished(job):
+                    self._end(job, "skipped")
+                elif is_locked(job):
+                    continue
                 else:
-                    self._idle.append(child)
-            yield job, status
+                    self._started.setdefault(job.name, time.perf_counter())
+                    self._backend.start(job)
+            except UsageError as error:
+                self._end(job, "failed", str(error))
+            self._waiting.remove(job)
 
-    def stop(self) -> None:
-        self.stopping = True
+    def follow(self) -> None:
+        """Wait for reports and pass them on."""
+        for job, status in self._backend.poll(POLL) if not self.are_over() else ():
+            if status["event"] == "locked":  # another sweep took it since we looked
+                del self._started[job.name]
+                self._waiting.append(job)
+            elif status["event"] == "killed":
+                self._retry(job, status["why"])
+            elif status["event"] in ENDS:
+                self._end(job, status["event"], status.get("why", ""))
+            else:
+                self._watch(job, status)
 
-    def _ask_to_stop(self) -> None:
-        """Once; what does not stop is killed."""
-        if self._kill_at is None:
-            self._kill_at = time.monotonic() + KILL_AFTER * self._grace
-            for child in self._running:
-                child.ask_to_stop()
-        elif self._is_late():
-            for child in self._running:
-                child.kill()  # poll reports it
+    def _retry(self, job: Job, why: str) -> None:
+        self._deaths[job.name] += 1
+        deaths = self._deaths[job.name]
+        if self._backend.stopping:
+            self._end(job, "stopped", why)
+            return
+        if deaths > RETRIES:
+            self._end(job, "failed", f"{why}; this happened {deaths} times")
+            return
+        self._waiting.insert(0, job)
+        again = f"{why}; it continues from its last checkpoint, retry {deaths} of {RETRIES}"
+        self._watch(job, {"event": "retried", "why": again})
 
-    def _is_late(self) -> bool:
-        return self._kill_at is not None and time.monotonic() > self._kill_at
-
-    def close(self) -> None:
-        for child in (*self._idle, *self._running):
-            child.close()
+    def _end(self, job: Job, state: str, why: str = "") -> None:
+        log = log_of(job) if state == "failed" and job.name in self._started else None
+        seconds = time.perf_counter() - self._started.get(job.name, time.perf_counter())
+        self._over[job.name] = Outcome(job, state, why, log, seconds)
+        self._watch(job, {"event": state, "why": why, "seconds": seconds})
 
 
 def is_finished(job: Job) -> bool:
@@ -235,9 +188,3 @@ def write_manifest(out: Path, table: str | None, title: str, jobs: Sequence[Job]
     runs |= {job.name: job.label for job in jobs}
     published |= {job.name: list(job.published) for job in jobs if job.published}
     atomic_write_json(path, {"table": table, "title": title, "runs": runs, "published": published})
-
-
-def task_of(job: Job) -> dict[str, Any]:
-    """A job as JSON, for the process that executes it."""
-    experiment = job.experiment.model_dump(mode="json")
-    return {"name": job.name, "label": job.label, "experiment": experiment, "track": job.track}

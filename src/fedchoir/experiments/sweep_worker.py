@@ -17,15 +17,19 @@ from filelock import Timeout
 
 from fedchoir.core.federation_spec import FederationSpec
 from fedchoir.core.result import Event
+from fedchoir.data.decoded import DECODED
+from fedchoir.experiments.backend import ENDS
 from fedchoir.experiments.config import Experiment, Plan
 from fedchoir.experiments.live_status import LiveStatus
 from fedchoir.experiments.run import Observer, run
+from fedchoir.experiments.run_memory import RunMemory
 from fedchoir.experiments.scheduler import is_finished, lock_of, log_of
 from fedchoir.experiments.sweep import Job
 from fedchoir.experiments.tracking import make_trackers
 from fedchoir.utils.errors import Interrupted, UsageError, WorkerError
 from fedchoir.utils.subprocess_channel import parent_channel
 
+KEPT = 2**29  # bytes of decoded data that the runs of this process share
 Send = Callable[..., None]
 
 
@@ -34,17 +38,19 @@ def job_of(task: Mapping[str, Any]) -> Job:
 
 
 class RoundReporter(Observer):
-    """Reports the rounds of a run to the scheduler."""
+    """Reports the rounds of a run, and the memory that it has needed, to the scheduler."""
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
+    def __init__(self, job: Job, send: Send) -> None:
+        self._experiment, self._send = job.experiment, send
+        self._memory = RunMemory()
 
     def began(self, plan: Plan, spec: FederationSpec, done: list[Event]) -> None:
         self._send("began", rounds=spec.rounds, done=len([event for event in done if event["round"] >= 0]))
 
     def round(self, event: Event) -> None:
         if event["round"] >= 0:
-            self._send("round", round=event["round"], intra=event["intra_avg"], inter=event["inter_avg"])
+            memory = self._memory.peak(self._experiment)
+            self._send("round", round=event["round"], intra=event["intra_avg"], inter=event["inter_avg"], memory=memory)
 
 
 def run_job(job: Job, send: Send) -> None:
@@ -53,7 +59,7 @@ def run_job(job: Job, send: Send) -> None:
         with lock_of(job):
             finished = is_finished(job)
             if not finished:
-                observers = [RoundReporter(send), LiveStatus(), *make_trackers(job.track)]
+                observers = [RoundReporter(job, send), LiveStatus(), *make_trackers(job.track)]
                 run(job.experiment, resume=True, observers=observers)
         send("skipped" if finished else "finished")
     except Interrupted as stop:
@@ -64,8 +70,10 @@ def run_job(job: Job, send: Send) -> None:
         send("failed", why=str(error))
     except Exception as error:
         traceback.print_exc()
-        why = str(error) if isinstance(error, WorkerError) else f"{type(error).__name__}: {error}"
-        send("failed", why=why, broken=True)
+        if isinstance(error, WorkerError):
+            send("failed", why=str(error), broken=True, signal=error.signal)
+        else:
+            send("failed", why=f"{type(error).__name__}: {error}", broken=True)
 
 
 def redirect_output(job: Job) -> None:
@@ -78,17 +86,19 @@ def redirect_output(job: Job) -> None:
 def main() -> None:
     channel = parent_channel(signal.SIGUSR1)
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    DECODED.limit = KEPT
 
     def send(event: str, **facts: Any) -> None:
+        if event in ENDS:  # before the scheduler looks how much memory is free for the next run
+            gc.collect()
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
         channel.send([json.dumps({"event": event, **facts}).encode()])
 
     while True:  # until the scheduler ends this process
         job = job_of(json.loads(channel.receive()[0]))
         redirect_output(job)
         run_job(job, send)
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ STATES = {
     "failed": "[red]failed[/]",
     "stopped": "[yellow]stopped[/]",
 }
+"""How a run ended."""
 
 
 class SweepView:
@@ -49,14 +50,19 @@ class SweepView:
         elif state == "round" and job.name in self._runs:
             accuracy = " · ".join(f"{k} {report[k]:.1f} %" for k in ("intra", "inter") if report[k] is not None)
             self._progress.update(self._runs[job.name], advance=1, accuracy=accuracy)
+        elif state == "retried":
+            self._leave(job, f"{name} [yellow]starts again[/]: {escape(report['why'])}")
         elif state in STATES:
-            if job.name in self._runs:
-                self._progress.remove_task(self._runs.pop(job.name))
             self._progress.advance(self._all)
             seconds = f" in {report['seconds']:.0f} s" if state == "finished" else ""
             why = f": {escape(report['why'])}" if report.get("why") else ""
-            line = f"{name} {STATES[state]}{seconds}{why}"
-            self._progress.console.print(line, highlight=False, soft_wrap=True)
+            self._leave(job, f"{name} {STATES[state]}{seconds}{why}")
+
+    def _leave(self, job: Job, line: str) -> None:
+        """Remove the bar of a run and print a line about it."""
+        if job.name in self._runs:
+            self._progress.remove_task(self._runs.pop(job.name))
+        self._progress.console.print(line, highlight=False, soft_wrap=True)
 
     def __enter__(self) -> SweepView:
         self._progress.start()

@@ -25,6 +25,8 @@ class Terminated(Interrupted):
 class WorkerError(RuntimeError):
     """A process of the run died or failed. The last checkpoint is intact and the run can be resumed."""
 
+    signal: int | None = None  # that killed the process
+
 
 class QuorumError(RuntimeError):
     """Too few clients answered an exchange. The last checkpoint is intact and the run can be resumed."""

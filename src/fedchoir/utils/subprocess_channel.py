@@ -150,7 +150,9 @@ class ChildProcess:
         if self._forwarder is not None:
             self._forwarder.join(1.0)  # its last lines may still be in the pipe
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        return WorkerError(": ".join([f"{self.name} {how}", *filter(None, [" | ".join(self._stderr)])]))
+        error = WorkerError(": ".join([f"{self.name} {how}", *filter(None, [" | ".join(self._stderr)])]))
+        error.signal = -code if code < 0 else None
+        return error
 
 
 def parent_channel(heeded: signal.Signals | None = None) -> Channel:
