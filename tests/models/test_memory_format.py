@@ -1,4 +1,4 @@
-"""Users' modules get channels-last weights where they compute the same with them, and only there."""
+"""On a GPU, users' modules get channels-last weights where they compute the same with them, and only there."""
 
 from __future__ import annotations
 
@@ -79,6 +79,13 @@ FORMATS: dict[str, tuple[Callable[[], nn.Module], bool]] = {
 }
 
 
+@pytest.fixture
+def as_on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Users' modules get the layout that they have on a GPU."""
+    monkeypatch.setattr(AdaptedModel, "memory_format", property(lambda model: model._gpu_format))
+
+
+@pytest.mark.usefixtures("as_on_gpu")
 @pytest.mark.parametrize("name", FORMATS)
 def test_the_layout_is_what_the_module_allows(name: str) -> None:
     make, channels_last = FORMATS[name]
@@ -88,10 +95,20 @@ def test_the_layout_is_what_the_module_allows(name: str) -> None:
     assert all(p.is_contiguous(memory_format=model.memory_format) for p in weights)
 
 
+@pytest.mark.parametrize("projected", [False, True])
+def test_on_a_cpu_weights_stay_contiguous(projected: bool) -> None:
+    model: Model = adapted(Convolutional())
+    model = laid_out(ProjectedModel(model, 4) if projected else model)
+    assert model.memory_format is torch.contiguous_format
+    assert all(p.is_contiguous() for p in model.parameters())
+
+
+@pytest.mark.usefixtures("as_on_gpu")
 def test_samples_of_several_tensors_get_it_too() -> None:
     assert adapted(TwoInputs(10, PAIR.tensors), inputs=PAIR).memory_format is torch.channels_last
 
 
+@pytest.mark.usefixtures("as_on_gpu")
 def test_what_stays_in_evaluation_mode_is_tried_in_evaluation_mode() -> None:
     assert adapted(Changed(in_training), "[train=head]").memory_format is torch.channels_last
 
@@ -100,7 +117,7 @@ def test_the_search_changes_neither_the_module_nor_the_random_numbers() -> None:
     net = Convolutional()
     before = {name: t.clone() for name, t in net.state_dict().items()}
     state = torch.random.get_rng_state()
-    assert adapted(net).memory_format is torch.channels_last
+    assert adapted(net)._gpu_format is torch.channels_last
     assert torch.equal(torch.random.get_rng_state(), state)
     assert all(torch.equal(t, before[name]) for name, t in net.state_dict().items())
     assert all(p.is_contiguous() and p.grad is None for p in net.parameters())
@@ -113,6 +130,7 @@ def one_step(model: Model, x: Tensor) -> list[Tensor]:
     return [z.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
 
 
+@pytest.mark.usefixtures("as_on_gpu")
 @pytest.mark.parametrize("projected", [False, True])
 def test_a_step_is_the_same_in_both_layouts(projected: bool) -> None:
     torch.manual_seed(0)

@@ -26,7 +26,7 @@ class AdaptedModel(Model):
         channels = found.map.channels if found.map else 0
         super().__init__(str(spec), map_dim=channels, feature_dim=found.feature_dim, num_classes=num_classes)
         self.net = net.train()
-        self.notes, self.memory_format = found.notes, found.memory_format
+        self.notes, self._gpu_format = found.notes, found.gpu_format
         self._route, self._map, self._head, self._blocks = found.route, found.map, found.head, found.blocks
         read = [found.map.layer if found.map else None, getattr(found.route, "layer", None)]
         self._watched = (*found.head, *(name for name in read if name))
@@ -61,6 +61,11 @@ class AdaptedModel(Model):
         return layout(y.detach()), layout(gradient)
 
     # -- modules ---------------------------------------------------------------------------------------------------
+
+    @property
+    def memory_format(self) -> torch.memory_format:
+        """Contiguous on a CPU: channels-last gains little for such models there, and would change their numbers."""
+        return self._gpu_format if any(p.is_cuda for p in self.net.parameters()) else torch.contiguous_format
 
     def head_modules(self) -> list[nn.Module]:
         return [self.net.get_submodule(name) for name in self._head]

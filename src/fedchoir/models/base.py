@@ -28,7 +28,6 @@ class Model(nn.Module):
         num_classes: length of the logits.
     """
 
-    memory_format = torch.channels_last  # of 4-dimensional weights
     notes: tuple[str, ...] = ()  # for the result of a run
     trunk_lr = 1.0  # factor on the learning rate of the layers before the head
     head_only = False  # the layers before the head are frozen
@@ -76,6 +75,11 @@ class Model(nn.Module):
             )
 
     # -- modules ---------------------------------------------------------------------------------------------------
+
+    @property
+    def memory_format(self) -> torch.memory_format:
+        """Of 4-dimensional weights, on the device where the model is."""
+        return torch.channels_last
 
     def head_modules(self) -> list[nn.Module]:
         """The modules that `classify` uses."""

@@ -33,7 +33,7 @@ class ProjectedModel(Model):
 
     def __init__(self, model: Model, width: int, projection: Layer = "linear") -> None:
         super().__init__(model.name, map_dim=model.map_dim, feature_dim=width, num_classes=model.num_classes)
-        self.memory_format, self.notes, self.trunk_lr = model.memory_format, model.notes, model.trunk_lr
+        self.notes, self.trunk_lr = model.notes, model.trunk_lr
         self.backbone = model.encoder()
         self.projection = _layer(projection, model.feature_dim, width)
         self.head: nn.Module = nn.Linear(width, model.num_classes)
@@ -63,6 +63,10 @@ class ProjectedModel(Model):
         return m.detach(), gradient
 
     # -- modules ---------------------------------------------------------------------------------------------------
+
+    @property
+    def memory_format(self) -> torch.memory_format:
+        return self.backbone.memory_format
 
     def watched_modules(self) -> list[nn.Module]:
         return self.backbone.watched_modules()

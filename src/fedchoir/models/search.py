@@ -51,7 +51,7 @@ class Found:
     """What a search found.
 
     ``head`` are the names of the layers after the features, ``blocks`` those before them that take one tensor, once.
-    ``memory_format`` is that of 4-dimensional weights: channels-last, which is faster, where the module allows it.
+    ``gpu_format`` is that of 4-dimensional weights on a GPU: channels-last where the module allows it.
     """
 
     route: Route
@@ -59,7 +59,7 @@ class Found:
     feature_dim: int
     map: MapSource | None
     blocks: tuple[str, ...]
-    memory_format: torch.memory_format
+    gpu_format: torch.memory_format
     notes: tuple[str, ...]
 
 
@@ -93,7 +93,7 @@ class Search:
                 self._replace_head(head_calls, width)
             head = tuple(call.name for call in calls_after(head_calls, -1))
             source = self._map(trial, route, calls, h.shape[1])
-            layout = self._memory_format(trial, route, logits)
+            layout = self._gpu_format(trial, route, logits)
             self._check_training(trial.train(), route, width)
             return Found(route, head, h.shape[1], source, _blocks(calls, head), layout, tuple(self.notes))
 
@@ -118,7 +118,7 @@ class Search:
             )
         return z
 
-    def _memory_format(self, net: nn.Module, route: Route, logits: Tensor) -> torch.memory_format:
+    def _gpu_format(self, net: nn.Module, route: Route, logits: Tensor) -> torch.memory_format:
         """Channels-last, if the module computes the same with it; code that calls ``view`` may refuse such tensors.
 
         One prediction and one training step of a copy. Whatever the copy raises counts as a refusal.

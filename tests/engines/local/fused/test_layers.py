@@ -32,6 +32,7 @@ from fedchoir.engines.local.fused.layers import (
     use_fused_layers,
 )
 from fedchoir.models import build, laid_out
+from fedchoir.models.adapter import AdaptedModel
 from fedchoir.models.projection import ProjectedModel
 from fedchoir.utils.input_spec import InputSpec
 
@@ -150,6 +151,13 @@ def test_layers_around_a_watched_module_keep_their_class() -> None:
     assert type(second) is BasicBlock
 
 
+@pytest.fixture
+def as_on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Users' modules get the layout that they have on a GPU."""
+    monkeypatch.setattr(AdaptedModel, "memory_format", property(lambda model: model._gpu_format))
+
+
+@pytest.mark.usefixtures("as_on_gpu")
 def test_the_feature_map_that_a_user_names_inside_a_block_can_be_read() -> None:
     x = torch.randn(2, 3, 32, 32)
     for name, fused in (("resnet18", 8), ("resnet18[feature_map=layer4.1.bn2]", 7)):
@@ -164,8 +172,8 @@ def test_the_feature_map_that_a_user_names_inside_a_block_can_be_read() -> None:
             torch.testing.assert_close(copied.eval().feature_map(x), expected[0], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(("model", "fused"), [("resnet18", 8), ("resnet18[feature_map=layer4.1.bn2]", 7), ("vgg11", 0)])
-def test_the_client_pool_fuses_users_models(model: str, fused: int) -> None:
+def fused_in_pool(model: str) -> int:
+    """How many fused blocks a client's model has; it also predicts."""
     data = ImageSet(torch.zeros(2, 3, 32, 32, dtype=torch.uint8), torch.arange(2))
     info = ClientInfo("client", f"torchvision.models:{model}", 2, 2, "global")
     solo = methods.get("solo")
@@ -174,8 +182,18 @@ def test_the_client_pool_fuses_users_models(model: str, fused: int) -> None:
         method, [ClientData("client", data, "global")], None, EagerTrainer(), device=torch.device("cpu"),
         precision="fp32", fused=True, budget=2e9,
     )  # fmt: skip
-    assert sum(isinstance(m, FusedBasicBlock) for m in clients[0].model.modules()) == fused
     assert clients[0].model(torch.zeros(2, 3, 32, 32)).shape == (2, 2)
+    return sum(isinstance(m, FusedBasicBlock) for m in clients[0].model.modules())
+
+
+@pytest.mark.usefixtures("as_on_gpu")
+@pytest.mark.parametrize(("model", "fused"), [("resnet18", 8), ("resnet18[feature_map=layer4.1.bn2]", 7)])
+def test_the_client_pool_fuses_users_models(model: str, fused: int) -> None:
+    assert fused_in_pool(model) == fused
+
+
+def test_the_client_pool_leaves_models_with_contiguous_weights_to_torch() -> None:
+    assert fused_in_pool("resnet18") == 0
 
 
 def test_maps_that_one_launch_cannot_cover_are_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
