@@ -21,6 +21,7 @@ from pathlib import Path
 from fedchoir.models.base import Architecture, Model, Spec
 from fedchoir.models.projection import ProjectedModel
 from fedchoir.models.spec import TIMM, ModelSpec
+from fedchoir.models.strided_pointwise import avoid_faulty_convolutions
 from fedchoir.models.trust import trusted
 from fedchoir.utils.errors import UsageError
 from fedchoir.utils.factories import load_factory
@@ -103,6 +104,7 @@ def build(name: str, num_classes: int, inputs: InputSpec = IMAGES_32) -> Model:
     if spec.projection:
         model = ProjectedModel(model, spec.projection, "mlp")
     model.name = name
+    avoid_faulty_convolutions(model)
     if spec.weights:
         from fedchoir.models.weights import load_weights
 

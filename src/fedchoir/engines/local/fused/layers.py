@@ -32,11 +32,12 @@ from fedchoir.engines.local.fused.common import INTERPRETED, channels_last
 from fedchoir.engines.local.fused.depthwise import FILTER_SIZES
 from fedchoir.engines.local.fused.kernels.common import LANES, NONE, RELU, RELU6, SILU
 from fedchoir.engines.local.fused.norm import TILE, moments
+from fedchoir.models.strided_pointwise import StridedPointwise
 
 ACTIVATIONS: dict[type[nn.Module], int] = {nn.ReLU: RELU, nn.ReLU6: RELU6, nn.SiLU: SILU}
 SYMBOLS: dict[type[nn.Module], str] = {
-    nn.Conv2d: "c", nn.BatchNorm2d: "n", nn.ReLU: "r", nn.ReLU6: "6", nn.SiLU: "s", nn.Sigmoid: "g",
-    nn.AdaptiveAvgPool2d: "p", StochasticDepth: "d",
+    nn.Conv2d: "c", StridedPointwise: "c", nn.BatchNorm2d: "n", nn.ReLU: "r", nn.ReLU6: "6", nn.SiLU: "s",
+    nn.Sigmoid: "g", nn.AdaptiveAvgPool2d: "p", StochasticDepth: "d",
 }  # fmt: skip
 CONTAINERS = (nn.Sequential, Conv2dNormActivation, SqueezeExcitation)
 STRUCTURES: dict[type[nn.Module], str] = {

@@ -1,0 +1,75 @@
+"""Strided 1×1 convolutions with few channels: no memory is overwritten, and the numbers are those of a convolution."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedchoir.models import build
+from fedchoir.models.strided_pointwise import StridedPointwise, avoid_faulty_convolutions
+
+TRAINED = """
+import sys
+import torch
+from torch.nn.functional import cross_entropy
+from fedchoir.models import build
+torch.set_num_threads(2)
+for name in ("resnet12@12", "resnet10@8"):
+    model = build(name, 10).to(memory_format=torch.channels_last)
+    for size in (5, 11, 65, 95, 137):
+        for _ in range(4):
+            images = torch.randn(size, 3, 16, 16).to(memory_format=torch.channels_last)
+            cross_entropy(model(images), torch.randint(10, (size,))).backward()
+            kept = [torch.randn(1000 * k + 7) for k in range(20)]
+"""
+
+
+def test_training_with_two_threads_leaves_the_heap_intact() -> None:
+    """With torch's own layer this process dies of a damaged heap on CPUs with AVX-512."""
+    done = subprocess.run([sys.executable, "-c", TRAINED], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+
+
+def gradients(conv: nn.Conv2d, x: Tensor) -> list[Tensor]:
+    conv, x = deepcopy(conv), x.clone().requires_grad_()
+    y = conv(x)
+    y.square().sum().backward()
+    return [y.detach(), x.grad, *(p.grad for p in conv.parameters())]  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("stride", [2, (1, 3)])
+@pytest.mark.parametrize("bias", [False, True])
+def test_outputs_and_gradients_are_those_of_the_convolution(stride: int | tuple[int, int], bias: bool) -> None:
+    conv = nn.Conv2d(5, 7, 1, stride=stride, bias=bias).double()
+    replaced = nn.Sequential(deepcopy(conv))
+    avoid_faulty_convolutions(replaced)
+    assert type(replaced[0]) is StridedPointwise
+    x = torch.randn(3, 5, 9, 8, dtype=torch.float64)
+    for a, b in zip(gradients(replaced[0], x), gradients(conv, x), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_only_layers_that_the_fault_concerns_change() -> None:
+    others = [
+        nn.Conv2d(16, 8, 1, stride=2), nn.Conv2d(8, 8, 1), nn.Conv2d(8, 8, 3, stride=2, padding=1),
+        nn.Conv2d(8, 8, 1, stride=2, padding=1), nn.Conv2d(8, 8, 1, stride=2, groups=2), nn.Conv1d(8, 8, 1, stride=2),
+    ]  # fmt: skip
+    model = nn.Sequential(nn.Conv2d(8, 8, 1, stride=2, padding="valid"), *others)
+    kinds = [type(layer) for layer in others]
+    avoid_faulty_convolutions(model)
+    assert [type(layer) for layer in model] == [StridedPointwise, *kinds]
+
+
+def test_built_models_have_none_left() -> None:
+    changed = {name: sum(type(m) is StridedPointwise for m in build(name, 10).modules()) for name in NARROW}
+    assert changed == NARROW
+    assert list(build("resnet12@8", 10).state_dict()) == list(build("resnet12@16", 10).state_dict())
+
+
+NARROW = {"resnet12@8": 1, "resnet10@4": 2, "resnet12@16": 0, "resnet10": 0}
+"""Narrow ResNets by how many of their shortcuts have fewer than 16 input channels."""
