@@ -29,6 +29,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
+import torch
 
 from fedchoir.methods.fedmd import FedMD
 
@@ -55,6 +56,8 @@ class Fragile(FedMD):
     def die(self, how):
         if how == "bug":
             raise ValueError("a bug")
+        if how == "GPU full":
+            raise torch.OutOfMemoryError("CUDA out of memory")
         if how == "exit":
             os._exit(7)
         if how == "while stopping":
@@ -162,6 +165,25 @@ def test_an_error_is_not_tried_again(
 
 
 @pytest.mark.slow
+def test_a_gpu_that_is_full_is_tried_again_if_another_run_shares_it(
+    sweep_of: Callable[..., Path], tmp_path: Path, fragile: Fragile
+) -> None:
+    """Two runs at once. One that is alone fails: it would find no more memory the next time."""
+    fragile("GPU full", 3, times=1)
+    path = sweep_of(method=["fragile"], rounds=3, checkpoint_every=[1, 2])
+    outcomes, reports = execute(path, tmp_path / "out", processes=2)
+    assert [outcome.state for outcome in outcomes] == ["finished", "finished"]
+    (why,) = retries(reports)
+    assert why.startswith("the memory of cpu is full; fewer runs at once (--jobs)")
+    assert why.endswith("it continues from its last checkpoint, retry 1 of 2")
+    (tmp_path / "calls").unlink()
+    (tmp_path / "death0").unlink()
+    outcomes, reports = execute(sweep_of(method=["fragile"]), tmp_path / "alone")
+    assert [outcome.state for outcome in outcomes] == ["failed"]
+    assert not retries(reports)
+
+
+@pytest.mark.slow
 @pytest.mark.usefixtures("default_signals")
 @pytest.mark.parametrize("devices", [["cpu"], ["cpu", "cpu"]])
 def test_no_run_starts_again_while_the_sweep_stops(
@@ -210,6 +232,15 @@ class Dying:
 
     def close(self) -> None:
         pass
+
+
+def test_runs_of_two_sweeps_may_have_one_name(sweep_of: Callable[..., Path], tmp_path: Path) -> None:
+    sweep = read_sweep(sweep_of(method=["solo"]))
+    jobs = [job for folder in ("a", "b") for job in jobs_of(sweep, tmp_path / folder)]
+    assert jobs[0].name == jobs[1].name
+    outcomes = run_jobs(jobs, backend=Dying(stops=False))
+    assert [outcome.why for outcome in outcomes] == ["it was killed; this happened 3 times"] * 2
+    assert [outcome.job for outcome in outcomes] == jobs
 
 
 @pytest.mark.parametrize("stops", [True, False])

@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from fedchoir import Experiment
-from fedchoir.experiments.placement import AFTER_KILL, HOST, Placement, Places, kind_of, make_places, parse_jobs
+from fedchoir.experiments.placement import (
+    AFTER_KILL,
+    GPU_GROWTH,
+    HOST,
+    Placement,
+    Places,
+    kind_of,
+    make_places,
+    parse_jobs,
+)
 from fedchoir.experiments.sweep import Job
 from fedchoir.utils.errors import UsageError
 from fedchoir.utils.threads import cores
@@ -117,7 +126,7 @@ def test_an_unknown_kind_is_expected_to_need_as_much_as_the_largest_one() -> Non
 def test_a_kind_whose_process_was_killed_is_expected_to_need_more() -> None:
     machine = Machine()
     machine.measure(A, host=40)
-    machine.placement.killed(A)
+    machine.placement.exceeded(A)
     machine.placement.ended(A)
     assert machine.placement.need(B) == {HOST: 40 * AFTER_KILL}
     machine.placement.began(OTHER)
@@ -130,7 +139,7 @@ def test_a_kind_whose_process_was_killed_is_expected_to_need_more() -> None:
 def test_a_kill_before_anything_was_measured_changes_nothing() -> None:
     machine = Machine()
     machine.start(A)
-    machine.placement.killed(A)
+    machine.placement.exceeded(A)
     machine.placement.ended(A)
     assert machine.placement.need(A) == {}
     assert machine.placement.admits(A)
@@ -141,11 +150,43 @@ def test_memory_of_a_gpu() -> None:
     machine.measure(A, host=1, **{GPU: 60})
     assert not machine.placement.admits(B)
     machine.placement.ended(A)
+    assert machine.placement.need(B)[GPU] == 60
     machine.placement.began(OTHER)
     machine.placement.measured(OTHER, {HOST: 1})  # on the cores
     assert not machine.placement.admits(B)
     machine.free[GPU] += 60
     assert machine.placement.admits(B)
+
+
+def test_a_run_that_is_not_over_may_take_more_of_a_gpu() -> None:
+    machine = Machine(**{GPU: 100})
+    machine.measure(A, host=1, **{GPU: 40})
+    assert machine.placement.need(B) == {HOST: 1, GPU: 40 * GPU_GROWTH}
+    machine.free[GPU] = 59  # B takes 50, and A may take 10 more
+    assert not machine.placement.admits(B)
+    machine.free[GPU] = 60
+    assert machine.placement.admits(B)
+    machine.placement.measured(A, {HOST: 1, GPU: 45})
+    machine.placement.ended(A)
+    assert machine.placement.need(B)[GPU] == 45
+
+
+def test_a_kind_that_found_a_gpu_full_is_expected_to_need_more_of_it() -> None:
+    machine = Machine(**{GPU: 100})
+    machine.measure(A, host=10, **{GPU: 40})
+    machine.placement.exceeded(A, gpu=True)
+    machine.placement.ended(A)
+    assert machine.placement.need(B) == {HOST: 10, GPU: 40 * GPU_GROWTH * AFTER_KILL}
+
+
+def test_runs_of_two_sweeps_may_have_one_name() -> None:
+    machine = Machine()
+    same = Job(A.name, A.label, A.experiment.model_copy(update={"out": Path("elsewhere") / A.name}))
+    machine.measure(A, host=10)
+    machine.start(same)
+    machine.placement.ended(A)
+    machine.placement.ended(same)
+    machine.start(B)
 
 
 def test_runs_come_one_at_a_time_where_free_memory_is_not_known() -> None:

@@ -69,16 +69,18 @@ class LocalProcesses:
             yield job, status
 
     def _release(self, child: ChildProcess, status: Status) -> None:
-        """Its run is over. A signal that ended its process, or one of the engine's, makes it ``killed``."""
+        """Its run is over. A signal that ended its process, or one of the engine's, makes it ``killed``, and so does
+        a GPU that other runs have filled."""
         job = self._running.pop(child)
         if status.get("broken"):
             child.close()
         else:
             self._idle.append(child)
-        if status["event"] == "failed" and status.get("signal"):
+        gpu_full = bool(status.get("gpu_full") and self._running)
+        if status["event"] == "failed" and (gpu_full or status.get("signal")):
             status["event"] = "killed"
-            if status["signal"] == signal.SIGKILL:
-                self._places.killed(job)
+            if gpu_full or status["signal"] == signal.SIGKILL:
+                self._places.exceeded(job, gpu=gpu_full)
         self._places.ended(job)
 
     def stop(self) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Literal
 
 from fedchoir.experiments.config import Experiment
@@ -16,7 +17,8 @@ Memory = Mapping[str, int]
 """Bytes by place: ``host``, and each GPU by its name, such as ``cuda:0``."""
 HOST = "host"
 RESERVE = 2**30  # bytes of each place that no run gets
-AFTER_KILL = 1.5  # times as much host memory is expected of a run after the system killed its process
+AFTER_KILL = 1.5  # times as much is expected of a run after it had too little memory
+GPU_GROWTH = 1.25  # times what runs that are not over took of a GPU: graphs that later rounds capture come on top
 NOT_THE_KIND = {"seed", "out", "data_root", "cache", "pretrained", "checkpoint_every"}
 """Fields of an experiment that may differ between two runs of the same kind."""
 
@@ -31,31 +33,32 @@ class Places:
 
     def __init__(self, places: int) -> None:
         self.places = places
-        self.running: dict[str, Job] = {}
+        self.running: dict[Path, Job] = {}  # by folder: runs of two sweeps may have one name
 
     def admits(self, job: Job) -> bool:
         """Whether one more run may start now."""
         return len(self.running) < self.places
 
     def began(self, job: Job) -> None:
-        self.running[job.name] = job
+        self.running[job.out] = job
 
     def measured(self, job: Job, peak: Memory) -> None:
         """A run has needed so much until now."""
 
-    def killed(self, job: Job) -> None:
-        """The process of a run was killed with SIGKILL, as a system does that has no memory left."""
+    def exceeded(self, job: Job, gpu: bool = False) -> None:
+        """A run ended because memory was used up: of its GPUs, or of the host, whose system then kills its process."""
 
     def ended(self, job: Job) -> None:
-        del self.running[job.name]
+        del self.running[job.out]
 
 
 class Placement(Places):
     """One more run at a time, if a core is left and what the run is expected to need is free.
 
-    A run is expected to need what the runs of its kind needed at most, or else the most that any run needed. Nothing is
-    known at first, so the first run is alone until it reports its memory. What running ones are still expected to take
-    counts as taken: all that they need, until they report how much of it they have.
+    A run is expected to need what the runs of its kind needed at most, or else the most that any run needed; on a GPU a
+    little more, until a run of its kind is over. Nothing is known at first, so the first run is alone until it reports
+    its memory. What running ones are still expected to take counts as taken: all that they need, until they report how
+    much of it they have.
     """
 
     def __init__(self, places: int, free: Callable[[str], int], reserve: int = RESERVE) -> None:
@@ -63,7 +66,8 @@ class Placement(Places):
         super().__init__(places)
         self._free, self._reserve = free, reserve
         self._peaks: dict[str, dict[str, int]] = {}
-        self._taken: dict[str, Memory] = {}
+        self._over: set[str] = set()  # kinds of which a run has ended, so that its peak is that of a whole run
+        self._taken: dict[Path, Memory] = {}
 
     def admits(self, job: Job) -> bool:
         if not self.running:
@@ -77,30 +81,36 @@ class Placement(Places):
 
     def need(self, job: Job) -> Memory:
         """What a run is expected to need; nothing, if no run was measured."""
-        if (own := self._peaks.get(kind_of(job.experiment))) is not None:
-            return own
-        most: dict[str, int] = {}
-        for peak in self._peaks.values():
-            most = _larger(most, peak)
-        return most
+        kind = kind_of(job.experiment)
+        most = self._peaks.get(kind, {})
+        if not most:
+            for peak in self._peaks.values():
+                most = _larger(most, peak)
+        growth = 1.0 if kind in self._over else GPU_GROWTH
+        return {place: bytes_ if place == HOST else int(bytes_ * growth) for place, bytes_ in most.items()}
 
     def measured(self, job: Job, peak: Memory) -> None:
-        self._taken[job.name] = peak
+        self._taken[job.out] = peak
         kind = kind_of(job.experiment)
         self._peaks[kind] = _larger(self._peaks.get(kind, {}), peak)
 
-    def killed(self, job: Job) -> None:
-        if need := self.need(job):
-            self._peaks[kind_of(job.experiment)] = {**need, HOST: int(need[HOST] * AFTER_KILL)}
+    def exceeded(self, job: Job, gpu: bool = False) -> None:
+        more = {
+            place: int(bytes_ * AFTER_KILL) if gpu == (place != HOST) else bytes_
+            for place, bytes_ in self.need(job).items()
+        }
+        if more:
+            self._peaks[kind_of(job.experiment)] = more
 
     def ended(self, job: Job) -> None:
         super().ended(job)
-        self._taken.pop(job.name, None)
+        if self._taken.pop(job.out, None):
+            self._over.add(kind_of(job.experiment))
 
     def _expected_growth(self, place: str) -> int:
         return sum(
-            max(0, self.need(job).get(place, 0) - self._taken.get(name, {}).get(place, 0))
-            for name, job in self.running.items()
+            max(0, self.need(job).get(place, 0) - self._taken.get(job.out, {}).get(place, 0))
+            for job in self.running.values()
         )
 
 

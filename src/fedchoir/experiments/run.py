@@ -103,7 +103,9 @@ def run(experiment: Experiment, *, resume: bool = False, observers: Iterable[Obs
                 observers=[DescribeModels(method, scenario), *observers], budget=budget,
             )  # fmt: skip
         except torch.OutOfMemoryError:
-            raise WorkerError(full_memory(devices[0])) from None
+            full = WorkerError(full_memory(devices[0]))
+            full.gpu_full = True
+            raise full from None
 
 
 def _loaded(plan: Plan, observers: Sequence[Observer]) -> tuple[methods.Method, Scenario, PublicSet | None]:
@@ -246,8 +248,9 @@ def check_folder(plan: Plan, resume: bool) -> None:
 
 
 def differences(before: Experiment, now: Experiment, ignored: set[str]) -> str:
-    """What differs between two experiments, in words."""
-    pairs = [(n, getattr(before, n), getattr(now, n)) for n in Experiment.model_fields if n not in ignored]
+    """What differs between two experiments, in words. A tuple equals a list, which it becomes in a file."""
+    values, new_values = before.model_dump(mode="json"), now.model_dump(mode="json")
+    pairs = [(n, values[n], new_values[n]) for n in Experiment.model_fields if n not in ignored]
     return ", ".join(f"{name} was {old!r} and is now {new!r}" for name, old, new in pairs if old != new)
 
 

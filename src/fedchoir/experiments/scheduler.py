@@ -1,7 +1,7 @@
 """Runs the jobs of a sweep, several at once, each once; a run that dies does not stop the others.
 
-A run whose process is killed, by a system that has no memory left or by the death of another process on its GPU,
-continues from its last checkpoint in a fresh process. A signal stops a sweep: its runs end their round and write it. A
+A run whose process is killed, by a system that has no memory left or by the death of another process on its GPU, or
+that finds its GPU filled by others, continues from its last checkpoint in a fresh process. A signal stops a sweep: its runs end their round and write it. A
 second one kills them. The run folders hold the state: ``result.json`` marks a finished run, a checkpoint one to
 continue. The process that executes a run holds its lock, so two sweeps may share a folder; the system releases the lock
 when the process ends. `fedchoir.experiments.sweep_worker` is such a process.
@@ -71,7 +71,8 @@ def run_jobs(
 
 
 class _Runs:
-    """The runs of a sweep: those that wait, those that were started, and how those that are over ended."""
+    """The runs of a sweep: those that wait, those that were started, and how those that are over ended; by folder,
+    because runs of two sweeps may have one name."""
 
     def __init__(
         self, jobs: Sequence[Job], backend: Backend, watch: Callable[[Job, Status], None],
@@ -79,9 +80,9 @@ class _Runs:
     ) -> None:  # fmt: skip
         self._jobs, self._backend, self._watch, self._order = jobs, backend, watch, order
         self._waiting = list(jobs)
-        self._started: dict[str, float] = {}
-        self._deaths: Counter[str] = Counter()
-        self._over: dict[str, Outcome] = {}
+        self._started: dict[Path, float] = {}
+        self._deaths: Counter[Path] = Counter()
+        self._over: dict[Path, Outcome] = {}
 
     def are_over(self) -> bool:
         """Whether none is left, except those that wait while the sweep stops."""
@@ -89,8 +90,8 @@ class _Runs:
         return len(self._over) + waiting == len(self._jobs)
 
     def outcomes(self) -> list[Outcome]:
-        left = (Outcome(job, "stopped" if job.name in self._started else "waiting") for job in self._jobs)
-        return [self._over.get(outcome.job.name, outcome) for outcome in left]
+        left = (Outcome(job, "stopped" if job.out in self._started else "waiting") for job in self._jobs)
+        return [self._over.get(outcome.job.out, outcome) for outcome in left]
 
     def start(self) -> None:
         """Start the next ones that there is room for; none overtakes another that does not fit."""
@@ -103,7 +104,7 @@ class _Runs:
                 elif is_locked(job):
                     continue
                 else:
-                    self._started.setdefault(job.name, time.perf_counter())
+                    self._started.setdefault(job.out, time.perf_counter())
                     self._backend.start(job)
             except UsageError as error:
                 self._end(job, "failed", str(error))
@@ -113,7 +114,7 @@ class _Runs:
         """Wait for reports and pass them on."""
         for job, status in self._backend.poll(POLL) if not self.are_over() else ():
             if status["event"] == "locked":  # another sweep took it since we looked
-                del self._started[job.name]
+                del self._started[job.out]
                 self._waiting.append(job)
             elif status["event"] == "killed":
                 self._retry(job, status["why"])
@@ -123,8 +124,8 @@ class _Runs:
                 self._watch(job, status)
 
     def _retry(self, job: Job, why: str) -> None:
-        self._deaths[job.name] += 1
-        deaths = self._deaths[job.name]
+        self._deaths[job.out] += 1
+        deaths = self._deaths[job.out]
         if self._backend.stopping:
             self._end(job, "stopped", why)
             return
@@ -136,9 +137,9 @@ class _Runs:
         self._watch(job, {"event": "retried", "why": again})
 
     def _end(self, job: Job, state: str, why: str = "") -> None:
-        log = log_of(job) if state == "failed" and job.name in self._started else None
-        seconds = time.perf_counter() - self._started.get(job.name, time.perf_counter())
-        self._over[job.name] = Outcome(job, state, why, log, seconds)
+        log = log_of(job) if state == "failed" and job.out in self._started else None
+        seconds = time.perf_counter() - self._started.get(job.out, time.perf_counter())
+        self._over[job.out] = Outcome(job, state, why, log, seconds)
         self._watch(job, {"event": state, "why": why, "seconds": seconds})
 
 

@@ -71,7 +71,7 @@ def run_job(job: Job, send: Send) -> None:
     except Exception as error:
         traceback.print_exc()
         if isinstance(error, WorkerError):
-            send("failed", why=str(error), broken=True, signal=error.signal)
+            send("failed", why=str(error), broken=True, signal=error.signal, gpu_full=error.gpu_full)
         else:
             send("failed", why=f"{type(error).__name__}: {error}", broken=True)
 

@@ -26,6 +26,7 @@ class WorkerError(RuntimeError):
     """A process of the run died or failed. The last checkpoint is intact and the run can be resumed."""
 
     signal: int | None = None  # that killed the process
+    gpu_full = False  # it found no free memory on its GPU
 
 
 class QuorumError(RuntimeError):

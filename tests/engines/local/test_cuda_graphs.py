@@ -137,6 +137,22 @@ def test_a_loss_that_reads_the_round_is_captured_every_round(client: Client) -> 
     assert probe.calls == 3 * 2
 
 
+def test_steps_of_sizes_that_no_longer_come_are_forgotten(client: Client) -> None:
+    """Choir's batches have another size in every round. A size that comes back within a round is not captured again."""
+    probe, trainer = Probe(), client.trainer
+    assert isinstance(trainer, CudaGraphTrainer)
+    calls = []
+    for r, sizes in enumerate([(8, 5), (7, 5), (6, 5), (8, 5)]):
+        client.begin(r)
+        optimizer = trainer.optimizer(client, "local", "adam", lr=0.1, weight_decay=0.0, momentum=0.0)
+        for size in sizes:
+            batch = Batch(torch.randn(size, 3, 16, 16), torch.zeros(size, dtype=torch.int64), {})
+            trainer.train(client, optimizer, probe.loss, [batch])
+        calls.append(probe.calls // 2)
+    assert calls == [2, 3, 4, 5]  # two warm-ups each; the last round's 8 had been forgotten
+    assert sorted(len(step.batch.labels) for step in trainer._steps.values()) == [5, 6, 8]
+
+
 def test_closures_are_never_captured(client: Client) -> None:
     calls = []
     client.train(lambda k, b: calls.append(1) or k.logits(b.inputs).square().mean(), epochs=1)

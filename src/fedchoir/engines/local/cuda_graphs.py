@@ -58,7 +58,8 @@ class _CapturedStep:
     loss: Tensor
     replay: Run
     addresses: int = 0  # a hash over the client's stored tensors
-    round: int | None = None
+    round: int | None = None  # the only one in which it is valid
+    used: int = 0  # the last round in which it was replayed
 
     def __call__(self, batch: Batch) -> Tensor:
         for static, new in zip(_tensors(self.batch), _tensors(batch), strict=True):
@@ -197,7 +198,9 @@ class CudaGraphTrainer:
             return None
         step = self._steps.get(kind)
         if step is not None and step.addresses == addresses and step.round in (None, client.round):
+            step.used = client.round
             return step
+        self._drop_old_steps(client)
         client.round_was_read = False
         try:
             step = self._captured(client, optimizer, loss, batch)
@@ -208,8 +211,15 @@ class CudaGraphTrainer:
             self._note(f"model {client.model.name}: a training step", error)
             return None
         step.addresses, step.round = addresses, client.round if client.round_was_read else None
+        step.used = client.round
         self._steps[kind] = step
         return step
+
+    def _drop_old_steps(self, client: Client) -> None:
+        """Forget the client's steps that were not replayed in this round or the last one: batches of a method may
+        change their size from round to round, and every graph holds memory."""
+        old = {kind for kind, step in self._steps.items() if kind[0] == client.index and step.used < client.round - 1}
+        self._steps = {kind: step for kind, step in self._steps.items() if kind not in old}
 
     def _note(self, what: str, error: RuntimeError) -> None:
         """Say once that something runs without a CUDA graph."""
