@@ -82,11 +82,11 @@ class Process:
             return {"error": f"its process ended with status {self.process.exitcode}"}
 
     def measure(self, limit: float) -> None:
-        """One block of steps."""
-        if "error" in self.row:
+        """One block of steps, if there is time."""
+        if "error" in self.row or limit <= 0:
             return
         self.connection.send(True)
-        found = self.answer(max(limit, 1.0))
+        found = self.answer(limit)
         if "ms" in found:
             self.row["ms"].append(found["ms"])
         else:
@@ -100,12 +100,13 @@ class Process:
         if hasattr(self, "process"):
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.join()
+            self.process.kill()  # where it has no group of its own yet
             self.connection.close()
+            self.process.join()
 
 
 def measure(o: Options) -> list[Row]:
-    """Every way of every model."""
+    """Every way of every model, compared with its plain one."""
     end = time.perf_counter() + o.seconds
     names = [name for name in o.models if "compile" in o.ways]
     share = 0.6 if len(o.ways) > 1 else 1.0  # of the time, at most, for torch.compile
@@ -125,8 +126,10 @@ def measure(o: Options) -> list[Row]:
                 way.measure(end - time.perf_counter())
         for way in ways:
             way.stop()
-        rows += [way.row for way in ways]
-        print(f"{name}: {sum(bool(way.row['ms']) for way in ways)} ways measured", file=sys.stderr, flush=True)
+        compare(of_model := [way.row for way in ways])
+        for row in of_model:  # for whoever ends this before the table
+            print(line(row, len(name)), file=sys.stderr, flush=True)
+        rows += of_model
     return rows
 
 
@@ -220,7 +223,6 @@ def main(arguments: Sequence[str] | None = None) -> list[Row]:
     with TemporaryDirectory() as folder:
         o.cache = (o.cache or Path(folder)).resolve()
         rows = measure(o)
-    compare(rows)
     report(rows, o)
     if o.out:
         facts = {"device": o.device, "precision": o.precision, "steps": o.steps, "lr": o.lr, "rows": rows}

@@ -4,10 +4,11 @@
     python benchmarks/gpu_suite.py --data-root DATA --minutes 9 --record benchmarks/records/gpu-suite-h200.txt
     python benchmarks/gpu_suite.py --data-root DATA --htfllib HtFLlib --python htfenv/bin/python --only contest
 
-Parts run in order of value. A part that does not fit into what is left of ``--minutes`` is not begun; one that takes
-longer than its limit is killed, and the record says so. NVIDIA's MPS is started where it is installed, so that the
-processes of a run overlap. The kernel cache is a new folder, so the first part is a cold start and the second a warm
-one. DATA needs Digits, CIFAR-100 and, for the contest, CIFAR-10.
+Parts run in order of value. A part that needs more than what is left of ``--minutes`` is not begun; one that takes
+longer than its limit is killed, and the record says so. Where a run has several processes on the GPU and NVIDIA's MPS
+is installed, MPS is started for that part alone: processes that are killed while they share it can end others. The
+kernel cache is a new folder, so the first part is a cold start and the second a warm one; a suite in several commands
+keeps it with ``--cache DIR``. DATA needs Digits, CIFAR-100 and, for the contest, CIFAR-10.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +31,7 @@ import torch
 
 BENCHMARKS = Path(__file__).resolve().parent
 FOUR = ["--devices", ",".join(["cuda:0"] * 4)]
-LEAST = 20.0  # seconds that must be left for a part to begin
+MARGIN = 20.0  # seconds of a part in which it prints its table
 
 
 @dataclass(frozen=True)
@@ -42,62 +43,68 @@ class Part:
     arguments: list[str]
     limit: float
     why: str
+    least: float = 20.0  # seconds without which it gives nothing, so that it is not begun
+
+    @property
+    def shares_gpu(self) -> bool:
+        return FOUR[1] in self.arguments
 
     def needs(self, o: argparse.Namespace) -> str:
         """The option that the command needs and that was not given."""
         missing = (name for name in ("data_root", "htfllib", "python") if f"{{{name}}}" in self.arguments)
         return next((f"--{name.replace('_', '-')}" for name in missing if getattr(o, name) is None), "")
 
-    def command(self, o: argparse.Namespace) -> list[str]:
-        return [argument.format(**vars(o)) for argument in self.arguments]
+    def command(self, o: argparse.Namespace, seconds: float) -> list[str]:
+        return [argument.format(**vars(o), seconds=int(seconds - MARGIN)) for argument in self.arguments]
 
 
 DATA = ["--data-root", "{data_root}"]
 ROUND = [*DATA, "--rounds", "4", "--fused", *FOUR]
 CONTEST = ["--htfllib", "{htfllib}", "--python", "{python}", *DATA, "--device", "cuda", "--timeout", "120"]
 PARTS = [
-    Part("cold", "gpu_round.py", [*ROUND, "--precision", "bf16"], 150, "first round with an empty kernel cache"),
+    Part("cold", "gpu_round.py", [*ROUND, "--precision", "bf16"], 150, "first round with an empty kernel cache", 40),
     Part("warm", "gpu_round.py", [*ROUND, "--precision", "bf16"], 60, "first and later rounds, kernels in the cache"),
     Part("paper", "gpu_round.py", [*ROUND, "--precision", "bf16", "--profile", "paper"], 60, "the paper's batches"),
     Part("tf32", "gpu_round.py", [*ROUND, "--precision", "tf32"], 120, "rounds in TF32"),
     Part(
+        "start", "start_up.py",
+        ["--scenario", "digits", *DATA, "--device", "cuda", "--precision", "bf16", "--fused", "--repeats", "2"],
+        90, "from the command to the first step", 45,
+    ),
+    Part("contest", "htfllib.py", [*CONTEST, "--batch", "64"], 420, "HtFLlib, batches of 64", 60),
+    Part("contest-10", "htfllib.py", [*CONTEST, "--batch", "10", "--methods", "solo,fml"], 300, "batches of 10", 90),
+    Part("checkpoints", "checkpoints.py", ["--device", "cuda"], 150, "what a round waits for checkpoints", 80),
+    Part(
         "plain", "naive.py",
         ["--device", "cuda", "--precision", "tf32", "--scenario", "digits", *DATA, "--epochs", "4", "--repeats", "1"],
-        150, "a round of Digits in plain PyTorch and with captured steps, 4 local epochs",
+        240, "a round of Digits in plain PyTorch and with captured steps, 4 local epochs", 120,
     ),
-    Part(
-        "start", "start_up.py",
-        ["--scenario", "digits", *DATA, "--device", "cuda", "--precision", "bf16", "--fused"],
-        60, "from the command to the first step",
-    ),
-    Part("contest", "htfllib.py", [*CONTEST, "--batch", "64"], 420, "HtFLlib, batches of 64"),
-    Part("contest-10", "htfllib.py", [*CONTEST, "--batch", "10", "--methods", "solo,fml"], 300, "batches of 10"),
     Part(
         "architectures", "architectures.py",
-        ["--device", "cuda", "--precision", "bf16", "--compile-at-once", "6", "--seconds", "220"],
-        240, "training steps of other models",
+        ["--device", "cuda", "--precision", "bf16", "--compile-at-once", "6", "--compile-timeout", "150",
+         "--seconds", "{seconds}"],
+        480, "training steps of other models", 200,
     ),
-    Part("checkpoints", "checkpoints.py", ["--device", "cuda"], 90, "what a round waits for checkpoints"),
 ]  # fmt: skip
 
 
 @contextmanager
-def mps() -> Iterator[str]:
-    """NVIDIA's Multi-Process Service, where it is installed; the word for the record."""
+def mps(wanted: bool) -> Iterator[str]:
+    """NVIDIA's Multi-Process Service, where it is wanted and installed; the words for the record."""
     control = shutil.which("nvidia-cuda-mps-control")
-    if control is None:
+    if not wanted or control is None or subprocess.run([control, "-d"], check=False).returncode:
         yield "without MPS"
         return
-    subprocess.run([control, "-d"], check=False)
     try:
         yield "with MPS"
     finally:
-        subprocess.run([control], input="quit\n", text=True, check=False)
+        with suppress(subprocess.TimeoutExpired):  # it waits for clients that still run
+            subprocess.run([control], input="quit\n", text=True, check=False, timeout=10)
 
 
 def run_part(part: Part, o: argparse.Namespace, seconds: float, environment: dict[str, str]) -> str:
     """Run a command for at most so many seconds. Returns what it printed, and how it ended where that matters."""
-    command = [sys.executable, str(BENCHMARKS / part.script), *part.command(o)]
+    command = [sys.executable, str(BENCHMARKS / part.script), *part.command(o, seconds)]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env=environment,
         start_new_session=True,
@@ -113,7 +120,12 @@ def run_part(part: Part, o: argparse.Namespace, seconds: float, environment: dic
 
 def shown(part: Part, o: argparse.Namespace) -> str:
     """The command without this machine's paths."""
-    names = {"data_root": "DATA", "htfllib": "HtFLlib", "python": "htfenv/bin/python"}
+    names = {
+        "data_root": "DATA",
+        "htfllib": "HtFLlib",
+        "python": "htfenv/bin/python",
+        "seconds": f"{part.limit - MARGIN:.0f}",
+    }
     return " ".join(["python", f"benchmarks/{part.script}", *(word.format(**names) for word in part.arguments)])
 
 
@@ -132,7 +144,7 @@ def suite(parts: list[Part], o: argparse.Namespace, cache: Path) -> None:
         "OMP_NUM_THREADS": "1", **os.environ, "FEDCHOIR_CACHE": str(cache), "PYTHONUNBUFFERED": "1"
     }  # fmt: skip
     o.record.parent.mkdir(parents=True, exist_ok=True)
-    with o.record.open("a") as record, mps() as how:
+    with o.record.open("a") as record:
 
         def note(text: str) -> None:
             record.write(text)
@@ -142,7 +154,7 @@ def suite(parts: list[Part], o: argparse.Namespace, cache: Path) -> None:
 
         gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
         note(
-            f"{gpu}, {os.cpu_count()} cores, torch {torch.__version__}, Python {platform.python_version()}, {how}, "
+            f"{gpu}, {os.cpu_count()} cores, torch {torch.__version__}, Python {platform.python_version()}, "
             f"OMP_NUM_THREADS={environment['OMP_NUM_THREADS']}\n"
         )
         for part in parts:
@@ -150,12 +162,13 @@ def suite(parts: list[Part], o: argparse.Namespace, cache: Path) -> None:
             note(f"\n-- {part.name}: {part.why}\n$ {shown(part, o)}\n")
             if missing := part.needs(o):
                 note(f"-- not run: {missing} was not given\n")
-            elif left < LEAST:
-                note("-- not run: no time was left\n")
+            elif left < part.least:
+                note(f"-- not run: it needs {part.least:.0f} s, and {max(left, 0):.0f} s were left\n")
             else:
                 start = time.monotonic()
-                printed = run_part(part, o, min(part.limit, left), environment)
-                note(f"{printed}-- {time.monotonic() - start:.0f} s in all\n")
+                with mps(part.shares_gpu) as how:
+                    printed = run_part(part, o, min(part.limit, left), environment)
+                note(f"{printed}-- {time.monotonic() - start:.0f} s in all, {how}\n")
 
 
 def main() -> None:
@@ -167,6 +180,7 @@ def main() -> None:
     parser.add_argument("--data-root", type=Path)
     parser.add_argument("--htfllib", type=Path, help="a checkout of github.com/TsingZ0/HtFLlib, for the contest")
     parser.add_argument("--python", type=Path, help="an interpreter with HtFLlib's packages")
+    parser.add_argument("--cache", type=Path, help="folder for compiled kernels; default: a new one")
     o = parser.parse_args()
     parts = chosen(o)
     if o.list:
@@ -175,8 +189,8 @@ def main() -> None:
         return
     if not torch.cuda.is_available():
         raise SystemExit("gpu_suite.py: these benchmarks need a CUDA device; --list prints them")
-    with tempfile.TemporaryDirectory() as cache:
-        suite(parts, o, Path(cache))
+    with tempfile.TemporaryDirectory() as new:
+        suite(parts, o, o.cache or Path(new))
 
 
 if __name__ == "__main__":

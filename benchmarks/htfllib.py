@@ -300,6 +300,7 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--timeout", type=float, default=24 * 3600, help="seconds for one method of HtFLlib")
     o = parser.parse_args(arguments)
     o.names = o.methods.split(",")
+    o.python = o.python.absolute()  # HtFLlib runs in another folder
     return o
 
 

@@ -34,8 +34,8 @@ def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> argparse.Namespa
     )
 
 
-def part(script: str, arguments: list[str] | None = None, limit: float = 30.0) -> gpu_suite.Part:
-    return gpu_suite.Part(script.removesuffix(".py"), script, arguments or [], limit, "a test")
+def part(script: str, arguments: list[str] | None = None, limit: float = 30.0, least: float = 1.0) -> gpu_suite.Part:
+    return gpu_suite.Part(script.removesuffix(".py"), script, arguments or [], limit, "a test", least)
 
 
 def is_running(process: int) -> bool:
@@ -75,9 +75,40 @@ def test_a_part_that_takes_too_long_is_killed_with_its_processes(options: argpar
 
 
 def test_no_part_begins_when_the_time_is_over(options: argparse.Namespace, tmp_path: Path) -> None:
-    options.minutes = 0.1
-    gpu_suite.suite([part("short.py")], options, tmp_path / "cache")
-    assert "-- not run: no time was left" in options.record.read_text()
+    options.minutes = 0.5
+    gpu_suite.suite([part("short.py", least=31.0), part("short.py", least=5.0)], options, tmp_path / "cache")
+    text = options.record.read_text()
+    assert text.count("-- not run: it needs 31 s, and 30 s were left") == 1
+    assert text.count("s in all, without MPS") == 1
+
+
+def test_a_part_knows_how_long_it_has(options: argparse.Namespace, tmp_path: Path) -> None:
+    gpu_suite.suite([part("short.py", ["--seconds", "{seconds}"], limit=400.0)], options, tmp_path / "cache")
+    text = options.record.read_text()
+    assert "$ python benchmarks/short.py --seconds 380\n" in text
+    assert "['--seconds', '380']" in text
+
+
+CONTROL = """#!/bin/sh
+if [ "$1" = -d ]; then echo started >> {log}; exit {code}; fi
+cat >> {log}
+"""
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_mps_runs_for_parts_that_share_the_gpu(
+    code: int, options: argparse.Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the record does not claim it where it did not start."""
+    log, control = tmp_path / "mps.log", tmp_path / "control"
+    control.write_text(CONTROL.format(log=log, code=code))
+    control.chmod(0o755)
+    monkeypatch.setattr(gpu_suite.shutil, "which", lambda name: str(control))
+    gpu_suite.suite([part("short.py"), part("short.py", gpu_suite.FOUR)], options, tmp_path / "cache")
+    assert log.read_text() == ("started\n" if code else "started\nquit\n")
+    text = options.record.read_text()
+    assert text.count("s in all, with MPS") == 1 - code
+    assert text.count("s in all, without MPS") == 1 + code
 
 
 def test_every_command_of_the_suite_has_options_of_its_script() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import tomli_w
-from tools.gpu_queue import Queue, load_bundle, main, merge, plan, read_queue, run_stretch, tasks_of, write_bundle
+from tools.gpu_queue import Queue, load_state, main, merge, plan, read_queue, run_stretch, save_state, tasks_of
 
 from fedchoir import run
 from fedchoir.utils.errors import UsageError
@@ -74,9 +74,8 @@ def test_runs_span_stretches_and_machines_with_the_numbers_of_an_unbroken_run(
         assert ends[-1] > ends[-2], "a stretch made no progress"
         # the next stretch is on another machine: results and checkpoints travel in small parts
         bundle, moved = tmp_path / f"bundle{number}", tmp_path / f"state{number}"
-        files = gpu_queue.chosen_state(tasks, state, limit=1e9)
-        assert len(write_bundle(files, bundle, part=4096)) > 1
-        load_bundle(bundle, moved)
+        assert len(save_state(tasks, state, bundle, part=4096, limit=1e9)) > 2
+        load_state(bundle, moved)
         state = moved
     assert len(ends) >= 4, "a stretch did not end"
     assert rounds_take_twenty_seconds == [f"{method} {index}" for method in ("fedmd", "fccl") for index in range(3)]
@@ -137,7 +136,7 @@ def test_a_bundle_has_code_data_and_a_script_that_unpacks_it(
     queue_file.write_text(tomli_w.dumps({"row": [{k: v for k, v in row.items() if v} for row in values["row"]]}))
     common = ["--queue", str(queue_file), "--state", str(tmp_path / "s"), "--out", str(tmp_path / "b")]
     main(["pack", *common, "--data-root", str(data), "--part", "0.25"])
-    parts = list((tmp_path / "b").glob("*.part-*"))
+    parts = list((tmp_path / "b").glob("bundle-*"))
     assert len(parts) > 1
     assert max(part.stat().st_size for part in parts) <= 0.25 * 2**20
     subprocess.run(["bash", str(tmp_path / "b" / "setup.sh"), str(tmp_path / "there")], check=True)
@@ -148,14 +147,50 @@ def test_a_bundle_has_code_data_and_a_script_that_unpacks_it(
         main(["pack", *common])
 
 
+def test_results_are_read_though_a_part_of_the_checkpoints_is_missing(
+    queue_file: Path, tmp_path: Path, rounds_take_twenty_seconds: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    tasks = tasks_of(read_queue(queue_file), tmp_path / "state")
+    run_stretch(tasks, minutes=0.75, processes=1, margin=30)
+    made = save_state(tasks, tmp_path / "state", tmp_path / "back", part=4096, limit=1e9)
+    parts = [path for path in made if path.name.startswith("checkpoints-")]
+    assert len(parts) > 1
+    parts[0].unlink()
+    load_state(tmp_path / "back", tmp_path / "there")
+    assert f"left out: checkpoints, of which part 1 of {len(parts)} is missing" in capsys.readouterr().out
+    loaded = {path.relative_to(tmp_path / "there").as_posix() for path in (tmp_path / "there").rglob("*")}
+    run_folder = tasks[0].job.out.relative_to(tmp_path / "state").as_posix()
+    assert f"{run_folder}/events.jsonl" in loaded
+    assert any("/logs/" in name for name in loaded)  # that of an unfinished run
+    assert not any("checkpoint/" in name for name in loaded)
+    with pytest.raises(UsageError, match=r"has no results-1-of-N\.tar\.xz"):
+        load_state(tmp_path, tmp_path / "there")
+
+
+def test_nothing_starts_at_the_end_of_a_stretch(
+    queue_file: Path, tmp_path: Path, rounds_take_twenty_seconds: list[str]
+) -> None:
+    """The first run ends after 60 of 100 seconds, and one that would start then had no time for a round."""
+    tasks = tasks_of(read_queue(queue_file), tmp_path / "state")
+    outcomes = run_stretch(tasks, minutes=100 / 60, processes=1, margin=35)
+    assert [outcome.state for outcome in outcomes] == ["finished", "waiting"]
+
+
+def test_only_the_first_rows(queue_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["plan", "--queue", str(queue_file), "--state", str(tmp_path / "state"), "--first", "1"])
+    printed = capsys.readouterr().out
+    assert "tiny-fedmd: 0 of 1 runs" in printed
+    assert "tiny-fccl" not in printed
+
+
 @pytest.mark.parametrize("name", ["../evil", "/etc/evil", "src/evil.py", "state/../../evil"])
 def test_a_bundle_writes_nothing_outside_the_state(name: str, tmp_path: Path) -> None:
     whole = io.BytesIO()
     with tarfile.open(fileobj=whole, mode="w:xz") as archive:
         archive.addfile(tarfile.TarInfo(name))
-    (tmp_path / "bundle.tar.xz.part-1").write_bytes(whole.getvalue())
+    (tmp_path / "results-1-of-1.tar.xz").write_bytes(whole.getvalue())
     with pytest.raises(UsageError, match="is not a file of the state"):
-        load_bundle(tmp_path, tmp_path / "state")
+        load_state(tmp_path, tmp_path / "state")
     assert not (tmp_path / "state").exists()
 
 

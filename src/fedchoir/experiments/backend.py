@@ -7,8 +7,8 @@ from fedchoir.experiments.sweep import Job
 
 KILL_AFTER = 1.5  # grace periods: after the first a run stops in its round, and has the rest to write a checkpoint
 ENDS = ("finished", "skipped", "failed", "killed", "locked", "stopped")
-"""Reports after which a run is executed no longer. ``killed``: a signal ended its process, or its GPU had no memory left;
-it may start again."""
+"""Reports after which a run is executed no longer. ``killed``: a signal ended its process, or others had filled its
+GPU; it may start again."""
 
 Status = dict[str, Any]
 """A report of a run: {"event": "began" | "round" | one of `ENDS`, …}. Who watches a sweep gets "retried" for a run that

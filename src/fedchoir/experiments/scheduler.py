@@ -1,10 +1,10 @@
 """Runs the jobs of a sweep, several at once, each once; a run that dies does not stop the others.
 
 A run whose process is killed, by a system that has no memory left or by the death of another process on its GPU, or
-that finds its GPU filled by others, continues from its last checkpoint in a fresh process. A signal stops a sweep: its runs end their round and write it. A
-second one kills them. The run folders hold the state: ``result.json`` marks a finished run, a checkpoint one to
-continue. The process that executes a run holds its lock, so two sweeps may share a folder; the system releases the lock
-when the process ends. `fedchoir.experiments.sweep_worker` is such a process.
+that finds its GPU filled by others, continues from its last checkpoint in a fresh process. A signal stops a sweep: its
+runs end their round and write it. A second one kills them. The run folders hold the state: ``result.json`` marks a
+finished run, a checkpoint one to continue. The process that executes a run holds its lock, so two sweeps may share a
+folder; the system releases the lock when the process ends. `fedchoir.experiments.sweep_worker` is such a process.
 """
 
 import json
