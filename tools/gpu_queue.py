@@ -98,13 +98,13 @@ def read_queue(path: Path, first: int | None = None) -> Queue:
 
 
 def tasks_of(queue: Queue, state: Path, **machine: Any) -> list[Task]:
-    """Every run of the queue in its order; a run that two rows have is run once, for the first."""
-    tasks: dict[Path, Task] = {}
+    """Every run of the queue in its order. Of runs that differ in nothing but their folder the first one counts."""
+    tasks: dict[str, Task] = {}
     values = {"pretrained": state / "pretrained", **queue.values, **machine}
     for row in queue.row:
         overrides = Overrides(seeds=row.seeds, values=values)
         for job in jobs_of(read_sweep(row.sweep), state / row.section, overrides, row.only):
-            tasks.setdefault(job.out, Task(row, job))
+            tasks.setdefault(job.experiment.model_dump_json(exclude={"out"}), Task(row, job))
     return list(tasks.values())
 
 

@@ -176,6 +176,14 @@ def test_nothing_starts_at_the_end_of_a_stretch(
     assert [outcome.state for outcome in outcomes] == ["finished", "waiting"]
 
 
+def test_a_run_that_two_rows_have_is_run_once(queue_file: Path, tmp_path: Path) -> None:
+    """Though they keep it in different sections."""
+    values = read_queue(queue_file).model_dump(mode="json")["row"]
+    again = {"sweep": values[0]["sweep"], "section": "other", "why": "a test"}
+    queue = Queue(row=[*values, again])
+    assert [task.row.section for task in tasks_of(queue, tmp_path)] == ["tiny-fedmd", "tiny-fccl"]
+
+
 def test_only_the_first_rows(queue_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["plan", "--queue", str(queue_file), "--state", str(tmp_path / "state"), "--first", "1"])
     printed = capsys.readouterr().out
