@@ -58,6 +58,23 @@ def test_stored_runs_stay_and_a_run_again_replaces_its_record(sweep: Path, tmp_p
     assert [(r["name"], r["rounds"]) for r in read_records(tmp_path / "kept" / STORE)] == [(NAMES[0], 6), (NAMES[1], 4)]
 
 
+def test_runs_are_stored_in_the_order_of_the_section(tmp_path: Path) -> None:
+    """Whatever sweep a run comes from, and whenever it was run: tables follow ``sweep.toml``."""
+    section = tmp_path / "kept"
+    section.mkdir()
+    variants = "".join(f'[[variant]]\nmethod = "{method}"\n' for method in ("solo", "fedmd", "fccl+"))
+    (section / "sweep.toml").write_text(f'seeds = [0, 1]\n[base]\nscenario = "digits-lite"\n{variants}')
+    runs = [("fccl+", 1), ("other", 0), ("fccl+", 0), ("solo", 1), ("fedmd", 0), ("solo", 0)]
+    for part in (runs[:3], runs[3:]):
+        names = {f"digits-lite-{method}-seed{seed}": method for method, seed in part}
+        for name, method in names.items():
+            write_run(tmp_path / "out" / name, method, int(name[-1]), rounds=1)
+        (tmp_path / "out" / "sweep.json").write_text(json.dumps({"table": None, "title": "t", "runs": names}))
+        archive(tmp_path / "out", section)
+    stored = [record["name"].removeprefix("digits-lite-") for record in read_records(section / STORE)]
+    assert stored == ["solo-seed0", "solo-seed1", "fedmd-seed0", "fccl+-seed0", "fccl+-seed1", "other-seed0"]
+
+
 def test_a_folder_that_is_no_sweep_is_named(tmp_path: Path) -> None:
     for content in (None, "{}", "[]"):
         if content:

@@ -3,15 +3,18 @@
     python -m fedchoir.reporting.archive runs/digits results/digits
 
 Every finished run becomes one record of ``results/digits/runs.jsonl``: label, experiment (without data root and
-output folder), result and rounds. A run that the store already holds is replaced; all others stay.
+output folder), result and rounds. A run that the store already holds is replaced; all others stay. Runs of
+``results/digits/sweep.toml``, if there is one, are stored in its order, which is that of the tables.
 """
 
 import json
 import sys
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 
 from fedchoir.core.result import read_events
+from fedchoir.experiments.sweep import jobs_of, read_sweep
 from fedchoir.reporting.store import STORE, Record, extra, find_results, pack_events, read_records, write_records
 from fedchoir.utils.errors import UsageError
 
@@ -30,8 +33,16 @@ def archive(sweep: Path, section: Path) -> list[str]:
     finished = [name for name in names if (sweep / name / "result.json").exists()]
     records |= {name: make_record(sweep / name) for name in finished}
     if finished:
-        write_records(store, records.values())
+        write_records(store, in_order(records.values(), section / "sweep.toml"))
     return [name for name in names if name not in finished]
+
+
+def in_order(records: Iterable[Record], sweep: Path) -> list[Record]:
+    """The records in the order of a sweep file, those that are not in it last."""
+    places = {
+        job.name: place for place, job in enumerate(jobs_of(read_sweep(sweep), sweep.parent) if sweep.exists() else ())
+    }
+    return sorted(records, key=lambda record: places.get(record["name"], len(places)))
 
 
 def make_record(folder: Path) -> Record:
