@@ -51,6 +51,12 @@ def test_intervals_are_derived_from_the_generator() -> None:
             assert low <= (metric(p) or 0.0) <= high, name
 
 
+def test_ends_of_intervals_are_no_subnormal_numbers() -> None:
+    """A model that is always right and nearly certain has a squared distance of 1e-320, which pandas cannot read."""
+    low, high = intervals(predictions([[1.0, 1e-160], [1e-160, 1.0]] * 20, [0, 1] * 20), draw())["brier"] or (1.0, 1.0)
+    assert (low, high) == (0.0, 0.0)
+
+
 def test_no_interval_where_the_metric_is_not_defined() -> None:
     one_class = intervals(predictions([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]], [0, 0, 0]), draw())
     assert one_class["auroc"] is None

@@ -47,7 +47,12 @@ def _central(values: Floats) -> Interval | None:
     if np.isnan(values).all():
         return None
     low, high = np.nanpercentile(values, [50 * (1 - LEVEL), 50 * (1 + LEVEL)])
-    return float(low), float(high)
+    return _normal(low), _normal(high)
+
+
+def _normal(value: float) -> float:
+    """A number below the smallest normal one is zero: some readers of JSON, that of pandas for one, refuse it."""
+    return float(value) if abs(value) >= np.finfo(np.float64).tiny else 0.0
 
 
 def weighted_metrics(p: Predictions, weights: Floats) -> dict[str, Floats]:
