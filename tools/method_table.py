@@ -1,4 +1,5 @@
-"""One table of all methods for each augmentation of the private samples: scores, bytes and parameters of a client."""
+"""One table of all methods for each augmentation of the private samples: scores, and a client's training, bytes and
+parameters."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from fedchoir import methods
-from fedchoir.reporting.costs import budget_of
+from fedchoir.reporting.costs import PHASES, budget_of
 from fedchoir.reporting.differences import difference, scores
 from fedchoir.reporting.pareto import front
 from fedchoir.reporting.render import NONE, Cell, Sheet, markdown
@@ -16,12 +17,24 @@ from fedchoir.utils.sizes import readable_bytes
 
 OPTION = "private_augment"
 KINDS = ("different", "different, public set", "one", "reference")
-HEADER = ("method", "architectures", "intra %", "inter %", "inter − alone", "worst", "up", "down", "parameters")
+HEADER = (
+    "method",
+    "architectures",
+    "intra %",
+    "inter %",
+    "inter − alone",
+    "worst",
+    "samples",
+    "up",
+    "down",
+    "parameters",
+)
 NOTES = (
     "architectures: of the clients' models, and whether the method needs a public set",
     "inter − alone: minus SOLO with the same models, paired by seed, with its 95 % interval; bold where it excludes 0",
-    "worst: the worst client on its own test data; up, down, parameters: of one client in the whole run, mean over "
-    "clients; parameters include those of auxiliary networks",
+    "worst: the worst client on its own test data",
+    "samples, up, down, parameters: of one client in the whole run, mean over clients; samples: private, public and "
+    "received ones that it trains on, as often as they come; parameters include those of auxiliary networks",
 )
 
 
@@ -85,7 +98,9 @@ def line(row: Row, group: Sequence[Row]) -> list[str]:
     traffic = (readable_bytes(budget[f"run_bytes_{way}"] or 0) for way in ("up", "down"))
     parameters = (budget["parameters"] or 0) + (budget["module_parameters"] or 0)
     intra, inter, worst = (str(number or NONE) for number in (row.number("intra"), row.number("inter"), row.worst()))
-    return [label(row), kind(row), intra, inter, gain(row, group), worst, *traffic, f"{parameters:,.0f}"]
+    found = [budget[f"samples_{phase}"] for phase in PHASES]
+    samples = f"{sum(count or 0 for count in found):,.0f}" if any(found) else NONE
+    return [label(row), kind(row), intra, inter, gain(row, group), worst, samples, *traffic, f"{parameters:,.0f}"]
 
 
 def gain(row: Row, group: Sequence[Row]) -> str:

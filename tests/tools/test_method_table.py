@@ -8,7 +8,17 @@ from typing import Any
 
 import pytest
 from scipy import stats
-from tools.method_table import HEADER, alone, augmentation, kind, label, method_tables, pareto_panels, pareto_with_bytes
+from tools.method_table import (
+    HEADER,
+    alone,
+    augmentation,
+    kind,
+    label,
+    line,
+    method_tables,
+    pareto_panels,
+    pareto_with_bytes,
+)
 from tools.prose_numbers import Numbers
 
 from fedchoir.reporting import figures
@@ -57,6 +67,18 @@ def test_traffic_is_of_one_client_in_the_whole_run() -> None:
     size, unit = lines()["fedmd"]["up"].split()
     assert float(size) * 1024 ** ("B", "KiB", "MiB").index(unit) == pytest.approx(record["bytes_up"] / 4, rel=0.06)
     assert lines()["solo"]["up"] == "0 B"
+
+
+def test_samples_are_those_that_a_client_trains_on() -> None:
+    """Public and received ones count; what older runs did not count is not shown."""
+    named = {row.label.split(" private_augment")[0]: row for row in Numbers(RESULTS).rows("all-methods-lite")}
+    shown = {name: dict(zip(HEADER, line(named[name], []), strict=True))["samples"] for name in named}
+    for name in ("solo", "fccl+", "choir"):
+        budgets = [budget.samples or {} for run in named[name].results for budget in run.budget.values()]
+        assert shown[name] == f"{mean(sum(samples.values()) for samples in budgets):,.0f}"
+    counts = [int(shown[name].replace(",", "")) for name in ("solo", "fccl+", "choir")]
+    assert counts == sorted(set(counts))
+    assert lines()["solo"]["samples"] == "–"
 
 
 def test_a_row_is_compared_with_its_own_models_and_augmentation() -> None:
