@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 
 import pytest
@@ -42,6 +43,14 @@ def test_training_with_two_threads_leaves_the_heap_intact(names: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.fixture
+def threads() -> Iterator[Callable[[int], None]]:
+    """Sets the number of threads for a test."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
 def gradients(conv: nn.Conv2d, x: Tensor) -> list[Tensor]:
     conv, x = deepcopy(conv), x.clone().requires_grad_()
     y = conv(x)
@@ -51,7 +60,10 @@ def gradients(conv: nn.Conv2d, x: Tensor) -> list[Tensor]:
 
 @pytest.mark.parametrize("stride", [2, (1, 3)])
 @pytest.mark.parametrize("bias", [False, True])
-def test_outputs_and_gradients_are_those_of_the_convolution(stride: int | tuple[int, int], bias: bool) -> None:
+def test_outputs_and_gradients_are_those_of_the_convolution(
+    stride: int | tuple[int, int], bias: bool, threads: Callable[[int], None]
+) -> None:
+    threads(2)
     conv = nn.Conv2d(5, 7, 1, stride=stride, bias=bias).double()
     replaced = nn.Sequential(deepcopy(conv))
     avoid_faulty_convolutions(replaced)
@@ -59,6 +71,18 @@ def test_outputs_and_gradients_are_those_of_the_convolution(stride: int | tuple[
     x = torch.randn(3, 5, 9, 8, dtype=torch.float64)
     for a, b in zip(gradients(replaced[0], x), gradients(conv, x), strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_with_one_thread_the_numbers_are_those_of_torch_bit_by_bit(threads: Callable[[int], None]) -> None:
+    """Also that an image's output does not depend on the others in its batch, which the pixels selected first lose."""
+    threads(1)
+    conv = nn.Conv2d(4, 8, 1, stride=2, bias=False).to(memory_format=torch.channels_last)
+    replaced = nn.Sequential(deepcopy(conv))
+    avoid_faulty_convolutions(replaced)
+    x = torch.randn(48, 4, 16, 16).to(memory_format=torch.channels_last)
+    assert all(map(torch.equal, gradients(replaced[0], x), gradients(conv, x)))
+    with torch.no_grad():
+        assert torch.equal(conv(x), torch.cat([replaced(part) for part in x.split(20)]))
 
 
 def test_only_layers_that_the_fault_concerns_change() -> None:
