@@ -31,7 +31,7 @@ DIGITS_TITLE = (
     "\n[bold]Four kinds of digits, four convolutional networks.[/] They learn from each other's outputs on public "
     "photographs.{more}\n"
 )
-SHARED_MODEL = " With Choir they also average one small network that all of them share."
+SHARED_MODEL = " With Choir-v1 they also average one small network that all of them share."
 FULL: Runs = {
     "solo": {},
     "fedmd": {},
@@ -40,7 +40,7 @@ FULL: Runs = {
 }
 CAUTION = (
     "[bold]How to read this:[/] one seed and small models are no ranking of the methods. intra: accuracy on a client's "
-    "own kind of data; inter: on the other clients' kinds. Choir also augments its images and predicts together with "
+    "own kind of data; inter: on the other clients' kinds. Choir-v1 also augments its images and predicts together with "
     "the shared network: most of its gain comes from that (docs/choir-v1.md). The papers' tables: fedchoir reproduce "
     "fccl+/table8."
 )
