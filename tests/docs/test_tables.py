@@ -92,40 +92,24 @@ def test_shared_models_of_choir(numbers: Numbers) -> None:
         assert row == [both(numbers, section, known) for known in labels], name
 
 
-AUGMENTED = {
-    "SOLO": "solo, affine + recolor", "FedMD": "fedmd, affine + recolor", "FCCL+": "fccl+, affine + recolor",
-    "Choir-v1": "choir-v1", "Choir": "choir", "FedAvg, one small model": AVERAGED,
-    "centralized": "solo, affine + recolor, centralized",
-}  # fmt: skip
+CHOIR = {
+    "Office-Caltech, the papers' models, 40 rounds": ("choir-office/choir", "office-caltech/fccl+, affine + recolor"),
+    "Digits, narrow models, 10 rounds": ("digits-narrow/choir", "digits-narrow/fccl+"),
+    "Office-Caltech, narrow models, 10 rounds": ("office-narrow/choir", "office-narrow/fccl+"),
+    "digits-lite, 8 rounds": ("digits-lite/choir", "digits-lite/fccl+, affine + recolor"),
+    "amazon-reviews: texts, 5 rounds": ("reviews/choir", "reviews/fccl+"),
+}
 
 
-def test_results_of_choir_on_texts(numbers: Numbers) -> None:
-    found = table("docs/choir.md", "texts, same augmentation")
-    labels = ("solo", "fedmd", "fccl+", "choir", "solo, centralized")
-    for label, (_, *row) in zip(labels, found.rows, strict=True):
-        assert row[:2] == [digits(numbers.get(m, "reviews", label)) for m in ("intra", "inter")], label
-        apart = [
-            interval(numbers.get(m, "reviews", "choir") - numbers.get(m, "reviews", label)) for m in ("intra", "inter")
-        ]
-        assert row[2:4] == (["–", "–"] if label == "choir" else apart), label
-        sent = numbers.row("reviews", label).results[0].bytes_up / 4
-        assert row[4] == ("–" if not sent else f"{sent / 1e3:.0f} kB" if sent < 1e6 else f"{sent / 1e6:.1f} MB"), label
-
-
-def test_results_of_choir(numbers: Numbers) -> None:
-    found = table("docs/choir.md", "same augmentation")
-    assert found.column("same augmentation") == list(AUGMENTED)
+def test_choir_in_the_readme(numbers: Numbers) -> None:
+    found = table("README.md", "bytes, of FCCL+'s")
+    assert found.column("Choir − FCCL+, same augmentation") == list(CHOIR)
     for name, *row in found.rows:
-        known = numbers.row("digits-lite", AUGMENTED[name]).results
-        assert row[:2] == [digits(numbers.get(m, "digits-lite", AUGMENTED[name])) for m in ("intra", "inter")], name
-        assert row[2] == f"{mean(min(run.intra) for run in known):.1f}", name
-        apart = [
-            interval(numbers.get(m, "digits-lite", "choir") - numbers.get(m, "digits-lite", AUGMENTED[name]))
-            for m in ("intra", "inter")
-        ]
-        assert row[3:5] == (["–", "–"] if name == "Choir" else apart), name
-        sent = known[0].bytes_up / len(known[0].clients)
-        assert row[5] == (f"{sent / 1e6:.1f} MB" if sent else "–"), name
+        choir, fccl_plus = CHOIR[name]
+        apart = [numbers.get(metric, "", choir) - numbers.get(metric, "", fccl_plus) for metric in ("intra", "inter")]
+        assert row[:3] == [str(len(list(apart[0]))), *map(interval, apart)], name
+        part = 100 * mean(numbers.bytes("", choir) / numbers.bytes("", fccl_plus))
+        assert row[3] == (f"{part:.0f} %" if part >= 1 else f"{part:.1f} %"), name
 
 
 # -- docs/cross-training.md --------------------------------------------------------------------------------------------

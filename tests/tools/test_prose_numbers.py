@@ -97,10 +97,30 @@ def test_rows_of_a_section_have_the_same_seeds(numbers: Numbers) -> None:
         assert seeds == tuple(range(max(len(seeds), 3)))
 
 
-def test_no_accuracy_is_typed_into_a_template() -> None:
-    """Numbers with decimals come from the store; sizes, options and confidence levels are no accuracies."""
+RECORDED = re.compile(r"\{# from (\S+) #\}(.*?)\{# end #\}", re.S)
+"""A part of a template with numbers of a file, as ``benchmarks/records/NAME.txt``, that no kept run has."""
+
+
+def templates() -> dict[Path, str]:
+    """The texts that may have expressions."""
     texts = {path: path.read_text() for path in [*RESULTS.glob("pages/**/*.md"), *RESULTS.glob("*/about.toml")]}
-    for path, text in texts.items():
-        reading = text.partition("reading =")[2] if path.name == "about.toml" else text
-        plain = re.sub(r"\{\{.*?\}\}|\{%.*?%\}|`[^`]*`|β = 0\.\d|weight 0\.01|Python.*", "", reading, flags=re.S)
+    return {p: text.partition("reading =")[2] if p.name == "about.toml" else text for p, text in texts.items()}
+
+
+def test_no_accuracy_is_typed_into_a_template() -> None:
+    """Numbers with decimals come from the store or a named file; sizes and options are no accuracies."""
+    for path, text in templates().items():
+        plain = RECORDED.sub("", text)
+        plain = re.sub(r"\{\{.*?\}\}|\{%.*?%\}|`[^`]*`|β = 0\.\d|weight 0\.01|Python.*", "", plain, flags=re.S)
         assert not re.findall(r"\d+\.\d+", plain), path
+
+
+def test_numbers_of_a_record_are_in_it() -> None:
+    """Perhaps with more decimals there."""
+    found = [(path, *part) for path, text in templates().items() for part in RECORDED.findall(text)]
+    assert found
+    for path, record, text in found:
+        known = [float(number) for number in re.findall(r"\d+\.\d+", (RESULTS.parent / record).read_text())]
+        for number in re.findall(r"\d+\.\d+", re.sub("`[^`]*`", "", text)):
+            decimals = len(number.partition(".")[2])
+            assert any(round(value, decimals) == float(number) for value in known), f"{path.name}: {number}, {record}"
