@@ -8,7 +8,8 @@ Parts run in order of value. A part that needs more than what is left of ``--min
 longer than its limit is killed, and the record says so. Where a run has several processes on the GPU and NVIDIA's MPS
 is installed, MPS is started for that part alone: processes that are killed while they share it can end others. The
 kernel cache is a new folder, so the first part is a cold start and the second a warm one; a suite in several commands
-keeps it with ``--cache DIR``. The record says of every part whether MPS ran and what was in the cache. DATA needs Digits, CIFAR-100 and, for the contest, CIFAR-10.
+keeps it with ``--cache DIR``. The record says of every part whether MPS ran and how many kernels the cache had. DATA
+needs Digits, CIFAR-100 and, for the contest, CIFAR-10.
 """
 
 from __future__ import annotations
@@ -189,9 +190,8 @@ def suite(parts: list[Part], o: argparse.Namespace, cache: Path) -> None:
                 start, before = time.monotonic(), kernels(cache)
                 with mps(part.shares_gpu) as how:
                     printed = run_part(part, o, min(part.limit, left), environment)
-                note(
-                    f"{printed}-- {time.monotonic() - start:.0f} s in all, {how}, kernels in the cache before: {before}\n"
-                )
+                seconds = time.monotonic() - start
+                note(f"{printed}-- {seconds:.0f} s in all, {how}, kernels in the cache before: {before}\n")
 
 
 def main() -> None:
@@ -202,7 +202,7 @@ def main() -> None:
     parser.add_argument("--record", type=Path, default=Path("runs/gpu-suite.txt"), help="the output is added to it")
     parser.add_argument("--data-root", type=Path)
     parser.add_argument("--htfllib", type=Path, help="a checkout of github.com/TsingZ0/HtFLlib, for the contest")
-    parser.add_argument("--python", type=Path, help="an interpreter with HtFLlib's packages")
+    parser.add_argument("--python", help="an interpreter with HtFLlib's packages")
     parser.add_argument("--cache", type=Path, help="folder for compiled kernels; default: a new one")
     o = parser.parse_args()
     parts = chosen(o)
