@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import select
+import signal
 import time
 from collections.abc import Iterable
 from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
+from threading import Thread
 from typing import Any
 
 import torch
@@ -200,9 +203,19 @@ def synchronize() -> None:
         torch.cuda.synchronize()
 
 
+def end_with_parent(connection: Any) -> None:
+    """Wait until the other end is closed, then end the group of this process. A signal to the parent's group does not
+    reach it, and in the middle of a block it does not read the connection."""
+    poll = select.poll()
+    poll.register(connection.fileno(), 0)  # a hang-up is always reported
+    poll.poll()
+    os.killpg(0, signal.SIGKILL)
+
+
 def work(connection: Any, case: Case, way: str, o: Options) -> None:
     """Prepare one way, then measure a block whenever the parent asks."""
     os.setsid()  # so that processes that compile end with this one
+    Thread(target=end_with_parent, args=(connection,), daemon=True).start()
     if not o.verbose:
         for stream in (1, 2):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream)

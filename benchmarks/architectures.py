@@ -35,6 +35,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Lock
 from typing import Any
 
 import torch
@@ -52,32 +53,41 @@ CASES = {
 class Process:
     """A way in its own process, and what is known of it."""
 
-    def __init__(self, name: str, case: Case, way: str, o: Options, limit: float) -> None:
-        """Prepares; the way is given up after ``limit`` seconds."""
+    def __init__(self, name: str, case: Case, way: str, o: Options) -> None:
         self.row: Row = {"model": name, "way": way, "spec": case.model, "side": case.side, "batch": case.batch}
         self.row |= {"ms": []}
-        if way in NEEDS_CUDA and o.device == "cpu":
+        self.case, self.o = case, o
+        self.starting = Lock()  # others stop it, perhaps while it starts
+        self.stopped = False
+
+    def prepare(self, limit: float) -> None:
+        """Start and take the first steps; the way is given up after ``limit`` seconds."""
+        way = self.row["way"]
+        if way in NEEDS_CUDA and self.o.device == "cpu":
             self.row["error"] = "needs a CUDA device"
         elif limit <= 0:
-            self.row["error"] = f"not measured: {o.seconds:.0f} s are over"
-        else:
-            context: Any = multiprocessing.get_context("forkserver")  # which imports torch once
-            self.connection, theirs = context.Pipe()
-            self.process = context.Process(target=work, args=(theirs, case, way, o))
-            self.process.start()
-            theirs.close()
+            self.row["error"] = f"not measured: {self.o.seconds:.0f} s are over"
+        elif self.start(way):
             self.row |= self.answer(limit)
             if "error" in self.row:
                 self.stop()
             elif not all(map(math.isfinite, self.row["losses"])):
                 self.fail("its loss is not finite")
 
+    def start(self, way: str) -> bool:
+        context: Any = multiprocessing.get_context("forkserver")  # which imports torch once
+        with self.starting:
+            if not self.stopped:
+                self.connection, theirs = context.Pipe()
+                self.process = context.Process(target=work, args=(theirs, self.case, way, self.o))
+                self.process.start()
+                theirs.close()
+            return not self.stopped
+
     def answer(self, limit: float) -> Row:
-        if not self.connection.poll(limit):
-            return {"error": f"over {limit:.0f} s"}
         try:
-            return self.connection.recv()
-        except EOFError:
+            return self.connection.recv() if self.connection.poll(limit) else {"error": f"over {limit:.0f} s"}
+        except (EOFError, OSError):
             self.process.join()
             return {"error": f"its process ended with status {self.process.exitcode}"}
 
@@ -85,7 +95,8 @@ class Process:
         """One block of steps, if there is time."""
         if "error" in self.row or limit <= 0:
             return
-        self.connection.send(True)
+        with suppress(OSError):  # it is gone, and what follows says how
+            self.connection.send(True)
         found = self.answer(limit)
         if "ms" in found:
             self.row["ms"].append(found["ms"])
@@ -97,39 +108,47 @@ class Process:
         self.stop()
 
     def stop(self) -> None:
-        if hasattr(self, "process"):
-            with suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.kill()  # where it has no group of its own yet
-            self.connection.close()
-            self.process.join()
+        with self.starting:
+            if hasattr(self, "process") and not self.stopped:
+                with suppress(ProcessLookupError):
+                    os.killpg(self.process.pid, signal.SIGKILL)
+                self.process.kill()  # where it has no group of its own yet
+                self.process.join()
+                self.connection.close()
+            self.stopped = True
 
 
 def measure(o: Options) -> list[Row]:
     """Every way of every model, compared with its plain one."""
+    ways = {name: [Process(name, case, way, o) for way in o.ways] for name, case in o.models.items()}
+    with ThreadPoolExecutor(o.compile_at_once) as pool:
+        try:
+            return measured(ways, o, pool)
+        finally:  # after an error, too: they would wait for this process, and it for them at its exit
+            for way in (way for of_model in ways.values() for way in of_model):
+                way.stop()
+
+
+def measured(ways: dict[str, list[Process]], o: Options, pool: ThreadPoolExecutor) -> list[Row]:
     end = time.perf_counter() + o.seconds
-    names = [name for name in o.models if "compile" in o.ways]
     share = 0.6 if len(o.ways) > 1 else 1.0  # of the time, at most, for torch.compile
     compile_end = time.perf_counter() + share * o.seconds
-
-    def prepare(name: str, way: str) -> Process:
-        left = (compile_end if way == "compile" else end) - time.perf_counter()
-        return Process(name, o.models[name], way, o, min(left, o.compile_timeout) if way == "compile" else left)
-
-    with ThreadPoolExecutor(o.compile_at_once) as pool:
-        compiled = dict(zip(names, pool.map(lambda name: prepare(name, "compile"), names), strict=True))
+    compiling = [way for of_model in ways.values() for way in of_model if way.row["way"] == "compile"]
+    list(pool.map(lambda way: way.prepare(min(compile_end - time.perf_counter(), o.compile_timeout)), compiling))
     rows = []
-    for name in o.models:
-        ways = [compiled[name] if way == "compile" else prepare(name, way) for way in o.ways]
+    for name, of_model in ways.items():
+        for way in of_model:
+            if way not in compiling:
+                way.prepare(end - time.perf_counter())
         for _ in range(o.blocks):
-            for way in ways:
+            for way in of_model:
                 way.measure(end - time.perf_counter())
-        for way in ways:
+        for way in of_model:
             way.stop()
-        compare(of_model := [way.row for way in ways])
-        for row in of_model:  # for whoever ends this before the table
+        compare(found := [way.row for way in of_model])
+        for row in found:  # for whoever ends this before the table
             print(line(row, len(name)), file=sys.stderr, flush=True)
-        rows += of_model
+        rows += found
     return rows
 
 
@@ -141,7 +160,7 @@ def compare(rows: list[Row]) -> None:
         if row["ms"] and (base := plain.get(row["model"])):
             row["ratio"] = statistics.median(base["ms"]) / row["median"]
             pairs = zip(row["losses"], base["losses"], strict=True)
-            row["difference"] = max(abs(mine - theirs) / abs(theirs) for mine, theirs in pairs)
+            row["difference"] = max(abs(mine - theirs) / (abs(theirs) or 1.0) for mine, theirs in pairs)
 
 
 def line(row: Row, width: int) -> str:

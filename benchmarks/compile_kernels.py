@@ -18,6 +18,7 @@ import os
 import tempfile
 import time
 from collections.abc import Sequence
+from importlib import import_module
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
@@ -64,8 +65,8 @@ def seconds(models: Sequence[nn.Module], inputs: InputSpec, processes: int) -> t
         if processes > 1:
             compile_ahead.compile_ahead(models, inputs, CPU, torch.bfloat16, processes)
         else:
-            for module, name, description in compile_ahead.missing_kernels(models, inputs, CPU, torch.bfloat16):
-                getattr(__import__(module, fromlist=[name]), name).preload(description)
+            for kernel in compile_ahead.missing_kernels(models, inputs, CPU, torch.bfloat16):
+                getattr(import_module(kernel.module), kernel.name).preload(kernel.description)
         return time.perf_counter() - start, processor_seconds() - processor, kernels(folder)
 
 

@@ -8,7 +8,8 @@ Parts run in order of value. A part that needs more than what is left of ``--min
 longer than its limit is killed, and the record says so. Where a run has several processes on the GPU and NVIDIA's MPS
 is installed, MPS is started for that part alone: processes that are killed while they share it can end others. The
 kernel cache is a new folder, so the first part is a cold start and the second a warm one; a suite in several commands
-keeps it with ``--cache DIR``. DATA needs Digits, CIFAR-100 and, for the contest, CIFAR-10.
+keeps it with ``--cache DIR``. The record says of every part whether MPS ran and how many kernels the cache had. DATA
+needs Digits, CIFAR-100 and, for the contest, CIFAR-10.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+
+from fedchoir.engines.local.kernel_cache import VARIABLE, compiled_kernels
 
 BENCHMARKS = Path(__file__).resolve().parent
 FOUR = ["--devices", ",".join(["cuda:0"] * 4)]
@@ -90,16 +93,36 @@ PARTS = [
 
 @contextmanager
 def mps(wanted: bool) -> Iterator[str]:
-    """NVIDIA's Multi-Process Service, where it is wanted and installed; the words for the record."""
+    """NVIDIA's Multi-Process Service, where it is wanted and installed; the words for the record.
+
+    A daemon that runs already serves every process, wanted or not, and stays.
+    """
     control = shutil.which("nvidia-cuda-mps-control")
-    if not wanted or control is None or subprocess.run([control, "-d"], check=False).returncode:
+    if control is not None and _answers(control, "get_server_list"):
+        yield "with MPS (its daemon ran already)"
+    elif control is None or not wanted:
         yield "without MPS"
-        return
+    elif subprocess.run([control, "-d"], check=False).returncode:
+        yield "without MPS (its daemon does not start)"
+    else:
+        try:
+            yield "with MPS"
+        finally:
+            _answers(control, "quit")
+
+
+def _answers(control: str, command: str) -> bool:
+    """Whether MPS's daemon is there and takes a command. To quit, it waits for clients that still run."""
     try:
-        yield "with MPS"
-    finally:
-        with suppress(subprocess.TimeoutExpired):  # it waits for clients that still run
-            subprocess.run([control], input="quit\n", text=True, check=False, timeout=10)
+        done = subprocess.run([control], input=f"{command}\n", text=True, check=False, timeout=10, capture_output=True)
+    except subprocess.TimeoutExpired:
+        return True
+    return done.returncode == 0
+
+
+def kernels(cache: Path) -> int:
+    """How many compiled kernels the suite's cache has."""
+    return sum(map(compiled_kernels, (cache / "kernels").glob("*")))
 
 
 def run_part(part: Part, o: argparse.Namespace, seconds: float, environment: dict[str, str]) -> str:
@@ -140,9 +163,8 @@ def chosen(o: argparse.Namespace) -> list[Part]:
 def suite(parts: list[Part], o: argparse.Namespace, cache: Path) -> None:
     """Run the parts and add each to the record as soon as it has ended."""
     end = time.monotonic() + 60 * o.minutes
-    environment = {
-        "OMP_NUM_THREADS": "1", **os.environ, "FEDCHOIR_CACHE": str(cache), "PYTHONUNBUFFERED": "1"
-    }  # fmt: skip
+    environment = {"OMP_NUM_THREADS": "1", **os.environ, "FEDCHOIR_CACHE": str(cache), "PYTHONUNBUFFERED": "1"}
+    environment.pop(VARIABLE, None)  # it comes before FEDCHOIR_CACHE, and the user's own cache has kernels
     o.record.parent.mkdir(parents=True, exist_ok=True)
     with o.record.open("a") as record:
 
@@ -165,10 +187,11 @@ def suite(parts: list[Part], o: argparse.Namespace, cache: Path) -> None:
             elif left < part.least:
                 note(f"-- not run: it needs {part.least:.0f} s, and {max(left, 0):.0f} s were left\n")
             else:
-                start = time.monotonic()
+                start, before = time.monotonic(), kernels(cache)
                 with mps(part.shares_gpu) as how:
                     printed = run_part(part, o, min(part.limit, left), environment)
-                note(f"{printed}-- {time.monotonic() - start:.0f} s in all, {how}\n")
+                seconds = time.monotonic() - start
+                note(f"{printed}-- {seconds:.0f} s in all, {how}, kernels in the cache before: {before}\n")
 
 
 def main() -> None:
@@ -179,7 +202,7 @@ def main() -> None:
     parser.add_argument("--record", type=Path, default=Path("runs/gpu-suite.txt"), help="the output is added to it")
     parser.add_argument("--data-root", type=Path)
     parser.add_argument("--htfllib", type=Path, help="a checkout of github.com/TsingZ0/HtFLlib, for the contest")
-    parser.add_argument("--python", type=Path, help="an interpreter with HtFLlib's packages")
+    parser.add_argument("--python", help="an interpreter with HtFLlib's packages")
     parser.add_argument("--cache", type=Path, help="folder for compiled kernels; default: a new one")
     o = parser.parse_args()
     parts = chosen(o)

@@ -26,6 +26,7 @@ import multiprocessing
 import os
 import re
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -276,10 +277,18 @@ def in_new_process(name: str, o: argparse.Namespace, parts: Parts) -> Measured:
         return pool.submit(ours, name, o, parts).result()
 
 
+def interpreter(text: str) -> Path:
+    """A name without a separator is looked up in PATH, as in a shell. HtFLlib runs in another folder: absolute."""
+    found = text if os.sep in text else shutil.which(text)
+    return Path(found).absolute() if found else Path(text)
+
+
 def options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--htfllib", type=Path, required=True, help="a checkout of github.com/TsingZ0/HtFLlib")
-    parser.add_argument("--python", type=Path, default=Path(sys.executable), help="interpreter that runs HtFLlib")
+    parser.add_argument(
+        "--python", type=interpreter, default=Path(sys.executable), help="interpreter that runs HtFLlib"
+    )
     parser.add_argument("--methods", default="solo,fedproto,lg-fedavg,fml,fedtgp,fd", help=", ".join(METHODS))
     parser.add_argument("--data", choices=("cifar10", "generated"), default="cifar10")
     parser.add_argument("--data-root", type=Path, help="folder with cifar10.npz")
@@ -300,7 +309,6 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--timeout", type=float, default=24 * 3600, help="seconds for one method of HtFLlib")
     o = parser.parse_args(arguments)
     o.names = o.methods.split(",")
-    o.python = o.python.absolute()  # HtFLlib runs in another folder
     return o
 
 

@@ -79,7 +79,7 @@ def test_no_part_begins_when_the_time_is_over(options: argparse.Namespace, tmp_p
     gpu_suite.suite([part("short.py", least=31.0), part("short.py", least=5.0)], options, tmp_path / "cache")
     text = options.record.read_text()
     assert text.count("-- not run: it needs 31 s, and 30 s were left") == 1
-    assert text.count("s in all, without MPS") == 1
+    assert text.count("s in all, without MPS,") == 1
 
 
 def test_a_part_knows_how_long_it_has(options: argparse.Namespace, tmp_path: Path) -> None:
@@ -90,25 +90,71 @@ def test_a_part_knows_how_long_it_has(options: argparse.Namespace, tmp_path: Pat
 
 
 CONTROL = """#!/bin/sh
-if [ "$1" = -d ]; then echo started >> {log}; exit {code}; fi
-cat >> {log}
+echo "$1$(if [ -z "$1" ]; then cat; fi)" >> {log}
+if [ "$1" = -d ]; then
+    if [ -e {daemon} ] || [ -e {daemon}.broken ]; then exit 1; fi
+    touch {daemon}
+elif [ ! -e {daemon} ]; then exit 1
+elif [ "$(tail -n 1 {log})" = quit ]; then rm {daemon}
+fi
 """
 
 
-@pytest.mark.parametrize("code", [0, 1])
-def test_mps_runs_for_parts_that_share_the_gpu(
-    code: int, options: argparse.Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And the record does not claim it where it did not start."""
-    log, control = tmp_path / "mps.log", tmp_path / "control"
-    control.write_text(CONTROL.format(log=log, code=code))
+@pytest.fixture
+def daemon(options: argparse.Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that is there while MPS's daemon runs. Its control program keeps what it was asked in mps.log."""
+    control, running = tmp_path / "control", tmp_path / "daemon"
+    control.write_text(CONTROL.format(log=tmp_path / "mps.log", daemon=running))
     control.chmod(0o755)
     monkeypatch.setattr(gpu_suite.shutil, "which", lambda name: str(control))
+    return running
+
+
+def test_mps_runs_for_parts_that_share_the_gpu(daemon: Path, options: argparse.Namespace, tmp_path: Path) -> None:
+    (tmp_path / "short.py").write_text(f"import os; print('daemon', os.path.exists({str(daemon)!r}))")
     gpu_suite.suite([part("short.py"), part("short.py", gpu_suite.FOUR)], options, tmp_path / "cache")
-    assert log.read_text() == ("started\n" if code else "started\nquit\n")
-    text = options.record.read_text()
-    assert text.count("s in all, with MPS") == 1 - code
-    assert text.count("s in all, without MPS") == 1 + code
+    alone, shared = options.record.read_text().split("-- short")[1:]
+    assert "daemon False" in alone
+    assert "s in all, without MPS," in alone
+    assert "daemon True" in shared
+    assert "s in all, with MPS," in shared
+    assert not daemon.exists()
+
+
+def test_a_daemon_that_runs_already_serves_all_parts_and_stays(
+    daemon: Path, options: argparse.Namespace, tmp_path: Path
+) -> None:
+    daemon.touch()
+    gpu_suite.suite([part("short.py"), part("short.py", gpu_suite.FOUR)], options, tmp_path / "cache")
+    assert options.record.read_text().count("s in all, with MPS (its daemon ran already),") == 2
+    assert daemon.exists()
+
+
+def test_the_record_does_not_claim_mps_where_it_cannot_start(
+    daemon: Path, options: argparse.Namespace, tmp_path: Path
+) -> None:
+    daemon.with_suffix(".broken").touch()
+    gpu_suite.suite([part("short.py", gpu_suite.FOUR)], options, tmp_path / "cache")
+    assert "s in all, without MPS (its daemon does not start)," in options.record.read_text()
+
+
+def test_the_kernel_cache_is_the_one_of_the_suite_and_its_state_is_recorded(
+    options: argparse.Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the user's, which would make a cold start a warm one."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "of-the-user"))
+    (tmp_path / "compiles.py").write_text(
+        "import os, pathlib\n"
+        "print('own cache' if 'TRITON_CACHE_DIR' in os.environ else 'cache of the suite')\n"
+        "folder = pathlib.Path(os.environ['FEDCHOIR_CACHE'], 'kernels', 'versions', 'key')\n"
+        "folder.mkdir(parents=True, exist_ok=True)\n"
+        "(folder / 'moments.cubin').touch()\n"
+    )
+    gpu_suite.suite([part("compiles.py"), part("compiles.py")], options, tmp_path / "cache")
+    cold, warm = options.record.read_text().split("-- compiles")[1:]
+    assert "cache of the suite" in cold
+    assert ", kernels in the cache before: 0\n" in cold
+    assert ", kernels in the cache before: 1\n" in warm
 
 
 def test_every_command_of_the_suite_has_options_of_its_script() -> None:

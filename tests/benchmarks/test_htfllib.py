@@ -214,3 +214,17 @@ def test_a_method_that_stops_does_not_stop_the_others(
     lines = capsys.readouterr().out.splitlines()
     assert lines[3] == "  stopped: payloads of 1e+13"
     assert lines[-1] == "compared"
+
+
+def test_the_interpreter_is_found_as_a_shell_finds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HtFLlib runs in another folder, so a path from here would not be found there."""
+    program = tmp_path / "bin" / "htf-python"
+    program.parent.mkdir()
+    program.symlink_to(sys.executable)
+    monkeypatch.setenv("PATH", str(program.parent))
+    monkeypatch.chdir(tmp_path)
+    for text in ("htf-python", "bin/htf-python", str(program)):
+        assert htfllib.options(["--htfllib", "HtFLlib", "--python", text]).python == program  # the link, of a venv
+    assert htfllib.options(["--htfllib", "HtFLlib", "--python", "./htf-python"]).python == tmp_path / "htf-python"
+    assert htfllib.options(["--htfllib", "HtFLlib", "--python", "none"]).python == Path("none")  # for the error
+    assert htfllib.options(["--htfllib", "HtFLlib"]).python == Path(sys.executable)

@@ -153,6 +153,24 @@ def test_steps_of_sizes_that_no_longer_come_are_forgotten(client: Client) -> Non
     assert sorted(len(step.batch.labels) for step in trainer._steps.values()) == [5, 6, 8]
 
 
+def test_the_steps_of_a_client_that_is_sampled_now_and_then_are_kept(client: Client) -> None:
+    """Sizes that come in every round of the client are captured once, however many rounds of others lie between."""
+    probe, trainer = Probe(), client.trainer
+    assert isinstance(trainer, CudaGraphTrainer)
+    calls = []
+    for r, sizes in [(0, (8, 5)), (4, (8, 6)), (9, (8, 7)), (13, (8, 5))]:
+        client.begin(r)
+        optimizer = trainer.optimizer(client, "local", "adam", lr=0.1, weight_decay=0.0, momentum=0.0)
+        for size in reversed(sizes):
+            batch = Batch(torch.randn(size, 3, 16, 16), torch.zeros(size, dtype=torch.int64), {})
+            trainer.train(client, optimizer, probe.loss, [batch])
+        calls.append(probe.calls // 2)
+    assert calls == [2, 3, 4, 5]  # the 8 once; the 5 had been forgotten
+    assert sorted(len(step.batch.labels) for step in trainer._steps.values()) == [5, 7, 8]
+    trainer.release(client)
+    assert trainer._steps == trainer._rounds == {}
+
+
 def test_closures_are_never_captured(client: Client) -> None:
     calls = []
     client.train(lambda k, b: calls.append(1) or k.logits(b.inputs).square().mean(), epochs=1)

@@ -132,6 +132,8 @@ class CudaGraphTrainer:
     _steps: dict[Key, _CapturedStep] = field(default_factory=dict)
     _optimizers: dict[Key, Optimizer] = field(default_factory=dict)
     _impossible: set[Key] = field(default_factory=set)
+    _rounds: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """For each client, the round in which it trained before this one, and the one in which it trained last."""
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -161,6 +163,8 @@ class CudaGraphTrainer:
     def train(self, client: Client, optimizer: Optimizer, loss: Loss, batches: Iterable[Batch]) -> Tensor:
         total = torch.zeros((), device=client.device)
         count = 0
+        before, last = self._rounds.get(client.index, (client.round, client.round))
+        self._rounds[client.index] = (before if last == client.round else last, client.round)
         addresses = hash(tuple(t.data_ptr() for t in client.memory.tensors()))
         for batch in batches:
             step = self._step(client, optimizer, loss, batch, addresses)
@@ -187,6 +191,7 @@ class CudaGraphTrainer:
         self._steps = _of_others(self._steps, client.index)
         self._optimizers = _of_others(self._optimizers, client.index)
         self._impossible = {key for key in self._impossible if key[0] != client.index}
+        self._rounds.pop(client.index, None)
 
     def _step(
         self, client: Client, optimizer: Optimizer, loss: Loss, batch: Batch, addresses: int
@@ -216,9 +221,10 @@ class CudaGraphTrainer:
         return step
 
     def _drop_old_steps(self, client: Client) -> None:
-        """Forget the client's steps that were not replayed in this round or the last one: batches of a method may
-        change their size from round to round, and every graph holds memory."""
-        old = {kind for kind, step in self._steps.items() if kind[0] == client.index and step.used < client.round - 1}
+        """Forget the client's steps that were not replayed in this round or the last one of the client: batches of a
+        method may change their size from round to round, and every graph holds memory."""
+        before, _ = self._rounds[client.index]
+        old = {kind for kind, step in self._steps.items() if kind[0] == client.index and step.used < before}
         self._steps = {kind: step for kind, step in self._steps.items() if kind not in old}
 
     def _note(self, what: str, error: RuntimeError) -> None:

@@ -80,22 +80,21 @@ class LocalEngine:
             fused=fused, budget=budget, folder=folder, indices=clients,
         )  # fmt: skip
         self._secure_clients: dict[int, SecureAggregationClient] = {}
-        if fused:
-            self._compile_kernels(precision)
+        self._kernel_notes = self._compile_kernels(precision) if fused else []
 
-    def _compile_kernels(self, precision: str) -> None:
+    def _compile_kernels(self, precision: str) -> list[str]:
         from fedchoir.engines.local.fused.compile_ahead import compile_ahead  # needs Triton
 
         spec, dtype = self.method.spec, torch.bfloat16 if precision == "bf16" else torch.float32
         architectures = {spec.clients[k].model: k for k in reversed(self.clients.indices)}
         models = (self.clients[k].model for k in architectures.values())
         self._progress("all clients", "compile kernels")
-        compile_ahead(models, spec.inputs, self.device, dtype, cores())
+        return compile_ahead(models, spec.inputs, self.device, dtype, cores())
 
     @property
     def notes(self) -> list[str]:
-        """About models and CUDA graphs, for the result."""
-        return [*self.clients.notes, *self._trainer.notes]
+        """About models, their kernels and CUDA graphs, for the result."""
+        return [*self.clients.notes, *self._kernel_notes, *self._trainer.notes]
 
     def execute(
         self,

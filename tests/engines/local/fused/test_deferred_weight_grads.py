@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
+import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from fedchoir.engines.local.fused.autograd import Pointwise
 from fedchoir.engines.local.fused.deferred_weight_grads import (
     MAX_PENDING,
     current_stream,
@@ -73,3 +76,23 @@ def test_weights_that_are_no_leaves_are_computed_at_once() -> None:
     with deferred_weight_gradients(CPU):
         weight_gradients(computing(1.0, calls), parameters(1)[0] * 2)
         assert calls == [0]
+
+
+@pytest.mark.parametrize("kind", ["register_hook", "register_post_accumulate_grad_hook"])
+@pytest.mark.parametrize("deferring", [False, True])
+def test_hooks_of_a_weight_are_called(kind: str, deferring: bool) -> None:
+    """As without fused layers, whenever they were registered."""
+    seen: list[Tensor | None] = []
+    weight = nn.Parameter(torch.ones(8, 8, 1, 1))
+    if kind == "register_hook":
+        weight.register_hook(seen.append)
+    else:
+        weight.register_post_accumulate_grad_hook(lambda found: seen.append(found.grad))
+    x = torch.randn(2, 8, 4, 4)
+    expected = x.sum((0, 2, 3)).expand(8, 8)[:, :, None, None]
+    with deferred_weight_gradients(CPU) if deferring else nullcontext():
+        Pointwise.apply(x, weight).sum().backward()
+    (found,) = seen
+    assert found is not None
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(weight.grad, expected)

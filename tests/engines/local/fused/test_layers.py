@@ -13,6 +13,7 @@ from torchvision.models import mobilenet_v3_small, resnet50, resnext50_32x4d
 from torchvision.models.efficientnet import MBConv, MBConvConfig
 from torchvision.models.mobilenetv2 import InvertedResidual
 from torchvision.models.resnet import BasicBlock, Bottleneck
+from torchvision.ops import Conv2dNormActivation
 
 from fedchoir import methods
 from fedchoir.core.federation_spec import ClientInfo, FederationSpec
@@ -142,6 +143,28 @@ def test_a_container_in_the_place_of_a_layer_is_left_to_torch() -> None:
     block = Bottleneck(32, 8)
     block.conv2 = nn.Sequential(block.conv2)
     assert FusedBottleneck not in kinds(nn.Sequential(block))
+
+
+@pytest.mark.parametrize("kind", [nn.Sequential, Conv2dNormActivation])
+def test_a_part_of_a_fused_sequence_is_a_plain_one(kind: type[nn.Module], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user's forward pass may take the sequence apart."""
+    monkeypatch.setattr(layers, "INTERPRETED", True)  # as on a GPU
+    conv, norm, act = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()
+    chain: Any = nn.Sequential(conv, norm, act) if kind is nn.Sequential else Conv2dNormActivation(3, 8)
+    use_fused_layers(nn.Sequential(chain))
+    assert type(chain) is FusedChain
+    x = torch.randn(2, 3, 8, 8)
+    conv, norm, act = chain
+    for part, expected in (
+        (chain[:1], conv(x)),
+        (chain[:2], norm(conv(x))),
+        (chain[1:], act(norm(conv(x)))),
+        (chain[:], act(norm(conv(x)))),
+    ):
+        assert type(part) is nn.Sequential
+        torch.testing.assert_close(part(conv(x) if part[0] is norm else x), expected)
+    assert chain[0] is conv
+    assert [name for name, _ in chain[1:].named_children()] == ["1", "2"]
 
 
 def test_layers_around_a_watched_module_keep_their_class() -> None:

@@ -28,16 +28,18 @@ class TargetOnly:
 
 
 def serve(channel: Channel) -> None:
-    """Compile one kernel after the other into the cache on disk, until the parent is gone."""
+    """Compile one kernel after the other into the cache on disk, until the parent is gone. An answer is Triton's key of
+    what was compiled, or an empty one and the reason."""
     driver.set_active(TargetOnly(*json.loads(channel.receive()[0])))
     while True:
         module, name, description = (part.decode() for part in channel.receive())
         try:
-            getattr(import_module(module), name).preload(description)
+            kernel = getattr(import_module(module), name).preload(description)
         except Exception as error:
-            channel.send([f"{type(error).__name__}: {error}".encode()])
+            reason = (str(error).splitlines() or ["no reason given"])[0]
+            channel.send([b"", f"{type(error).__name__}: {reason}".encode()])
         else:
-            channel.send([b"compiled"])
+            channel.send([kernel.hash.encode(), b""])
 
 
 if __name__ == "__main__":

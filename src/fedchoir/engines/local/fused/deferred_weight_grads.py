@@ -94,7 +94,13 @@ def deferred_weight_gradients(device: torch.device) -> Iterator[None]:
 
 def weight_gradients(compute: Compute, *weights: Tensor) -> tuple[Tensor | None, ...]:
     """What a layer's backward pass returns for its weights: the gradients, or None for each that is deferred."""
-    if _queue is None or not all(w.is_leaf and w.requires_grad for w in weights):
+    if _queue is None or not all(map(_can_wait, weights)):
         return compute()
     _queue.add(compute, weights)
     return (None,) * len(weights)
+
+
+def _can_wait(weight: Tensor) -> bool:
+    """Whether its gradient may be set without autograd, which would call the hooks of the weight."""
+    hooks = weight._backward_hooks or weight._post_accumulate_grad_hooks
+    return weight.is_leaf and weight.requires_grad and not hooks

@@ -7,6 +7,7 @@ convolution is a matrix product. Layers of other kinds, and all layers on a CPU,
 
 import math
 import re
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeGuard
 
@@ -56,6 +57,10 @@ class FusedChain(nn.Sequential):
     def forward(self, x: Tensor) -> Tensor:
         conv, norm, *act = self
         return _conv_norm_act(x, conv, norm, _code(act)) if _can_fuse(self, x) else super().forward(x)
+
+    def __getitem__(self, index: Any) -> Any:
+        """A layer, or for a slice a plain sequence: torch's would have this class, whose forward pass needs all."""
+        return nn.Sequential(OrderedDict(self.named_children()))[index]
 
 
 class FusedBasicConv2d(BasicConv2d):
