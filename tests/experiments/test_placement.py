@@ -22,7 +22,7 @@ from fedchoir.experiments.sweep import Job
 from fedchoir.utils.errors import UsageError
 from fedchoir.utils.threads import cores
 
-GPU = "cuda:0"
+GPU = "GPU-0"
 
 
 class Machine:

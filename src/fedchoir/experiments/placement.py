@@ -14,7 +14,7 @@ from fedchoir.utils.threads import cores
 JobCount = int | Literal["auto"]
 """The value of ``--jobs``."""
 Memory = Mapping[str, int]
-"""Bytes by place: ``host``, and each GPU by its name, such as ``cuda:0``."""
+"""Bytes by place: ``host``, and each GPU by the name that NVIDIA gives it."""
 HOST = "host"
 RESERVE = 2**30  # bytes of each place that no run gets
 AFTER_KILL = 1.5  # times as much is expected of a run after it had too little memory
@@ -149,4 +149,4 @@ def make_places(jobs: JobCount, runs: int) -> Places:
 
 def free_memory(place: str) -> int:
     """Bytes that are free now on the host or on a GPU; 0, so that runs come one at a time, where it is not known."""
-    return free_host_memory() if place == HOST else gpu_memory(int(place.removeprefix("cuda:")))[0]
+    return free_host_memory() if place == HOST else gpu_memory(place)[0]
