@@ -30,7 +30,7 @@ class EngineWorker:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._engine: LocalEngine
-        self._device: torch.device
+        self._device = torch.device("cpu")  # until it starts
         self._request: Envelope
 
     def serve(self) -> None:
