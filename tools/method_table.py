@@ -3,7 +3,7 @@ parameters."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -53,7 +53,9 @@ def pareto_panels(table_rows: Sequence[Row]) -> dict[str, Any]:
     and the best of each kind."""
     panels = []
     for value in dict.fromkeys(map(augmentation, table_rows)):
-        points = [pareto_point(row, label(row)) for row in table_rows if augmentation(row) == value]
+        points = pareto_points(row for row in table_rows if augmentation(row) == value)
+        if not points:
+            continue
         best = front([(point["intra"], point["inter"]) for point in points])
         of_kind = ([k for k, point in enumerate(points) if point["kind"] == each] for each in KINDS)
         named = {*best, *(max(group, key=lambda k: points[k]["inter"]) for group in of_kind if group)}
@@ -63,14 +65,9 @@ def pareto_panels(table_rows: Sequence[Row]) -> dict[str, Any]:
 
 def pareto_with_bytes(table_rows: Sequence[Row]) -> dict[str, Any]:
     """The same for a few rows in one panel, all named, with the bytes that all clients send and receive in a run."""
-    points = [pareto_point(row, f"{label(row)}, {run_bytes(row)}") for row in table_rows]
+    points = pareto_points(table_rows, lambda row: f"{label(row)}, {run_bytes(row)}")
     best = front([(point["intra"], point["inter"]) for point in points])
     return {"panels": [{"title": "", "points": points, "front": best, "named": list(range(len(points)))}]}
-
-
-def pareto_point(row: Row, name: str) -> dict[str, Any]:
-    known = {scope: number.mean for scope in ("intra", "inter") if (number := row.number(scope)) is not None}
-    return {"label": name, "kind": kind(row), **known}
 
 
 def run_bytes(row: Row) -> str:
@@ -83,6 +80,16 @@ def augmentation(row: Row) -> str:
 
 def label(row: Row) -> str:
     return row.label.removesuffix(f" {OPTION}={augmentation(row)}")
+
+
+def pareto_points(table_rows: Iterable[Row], name: Callable[[Row], str] = label) -> list[dict[str, Any]]:
+    """Return a point for each row that has both scores."""
+    both = [(row, row.number("intra"), row.number("inter")) for row in table_rows]
+    return [
+        {"label": name(row), "kind": kind(row), "intra": intra.mean, "inter": inter.mean}
+        for row, intra, inter in both
+        if intra is not None and inter is not None
+    ]
 
 
 def kind(row: Row) -> str:

@@ -2,13 +2,14 @@
 
     FCCL+ reaches {{ inter("fccl+") }} %, {{ (inter("fccl+") - inter("fccl")) | interval }} points more than FCCL.
 
-``intra(row)`` and ``inter(row)`` have one accuracy per seed and are shown as their mean; a difference of two rows is
-over the seeds that both have. ``client=`` takes one client instead of the average, ``round=`` one round instead of the
-last three, ``paper=true`` the published number.
+``intra(row)`` and ``inter(row)`` have one accuracy per seed and are shown as their mean. ``+ - * /`` with a number or
+with another row give one number per seed that both have, and ``< <= > >=`` compare the means over these seeds.
+``client=`` takes one client instead of the average, ``round=`` one round instead of the last three, ``paper=true`` the
+published number.
 ``bytes(row)`` are the bytes of a run in both directions.
 A row is named by its label, in another section with the section's name before it: ``digits/fccl+``. Filters:
 ``signed``, ``interval`` (95 %, Student's t over seeds), ``digits(n)``. ``verdict(a, b, …)`` is "holds" if all
-intervals are above zero, and names how many seeds would tell where they contain it.
+intervals are above zero, and names how many seeds would tell where they contain it. Both need two seeds or more.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ import numpy as np
 from jinja2 import Environment, StrictUndefined, TemplateError
 
 from fedchoir.core.result import Result
-from fedchoir.reporting.differences import MOST_SEEDS, seeds_needed
-from fedchoir.reporting.differences import mean_interval as bounds
+from fedchoir.reporting.differences import MOST_SEEDS, mean_interval, seeds_needed
 from fedchoir.reporting.run_groups import Row, rows
 from fedchoir.reporting.store import evaluated, find_results
 from fedchoir.utils.errors import UsageError
 
 
 class BySeed:
-    """Numbers of a row, one for each seed. With those of another row, arithmetic is over the seeds that both have.
+    """Numbers of a row, one for each seed. Arithmetic with those of another row is over the seeds that both have, and a
+    comparison is of the means over them.
 
     >>> digits(BySeed({0: 3.0, 1: 5.0, 2: 9.0}) - BySeed({1: 4.0, 2: 6.0}))
     '2.0'
@@ -47,18 +48,46 @@ class BySeed:
     def __iter__(self) -> Iterator[float]:
         return iter(self.values.values())
 
-    def __sub__(self, other: Any) -> Any:
+    def __neg__(self) -> BySeed:
+        return self * -1
+
+    def __add__(self, other: Any) -> BySeed:
+        return self._with(other, operator.add)
+
+    def __sub__(self, other: Any) -> BySeed:
         return self._with(other, operator.sub)
 
-    def __truediv__(self, other: Any) -> Any:
+    def __mul__(self, other: Any) -> BySeed:
+        return self._with(other, operator.mul)
+
+    def __truediv__(self, other: Any) -> BySeed:
         return self._with(other, operator.truediv)
 
-    def _with(self, other: Any, operation: Callable[[Any, Any], Any]) -> Any:
-        if not isinstance(other, BySeed):
-            return operation(np.asarray(self), other)
-        if not (common := self.values.keys() & other.values.keys()):
+    def __rsub__(self, other: Any) -> BySeed:
+        return -self + other
+
+    def __rtruediv__(self, other: Any) -> BySeed:
+        return self._with(other, lambda own, one: one / own)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __lt__(self, other: Any) -> bool:
+        return mean(self - other) < 0
+
+    def __le__(self, other: Any) -> bool:
+        return mean(self - other) <= 0
+
+    def __gt__(self, other: Any) -> bool:
+        return mean(self - other) > 0
+
+    def __ge__(self, other: Any) -> bool:
+        return mean(self - other) >= 0
+
+    def _with(self, other: Any, operation: Callable[[float, Any], float]) -> BySeed:
+        others = other.values if isinstance(other, BySeed) else dict.fromkeys(self.values, other)
+        if not (common := self.values.keys() & others.keys()):
             raise UsageError("two rows have no seed in common")
-        return BySeed({seed: operation(self.values[seed], other.values[seed]) for seed in common})
+        return BySeed({seed: operation(self.values[seed], others[seed]) for seed in common})
 
 
 class Numbers:
@@ -79,7 +108,7 @@ class Numbers:
         functions |= {"bytes": partial(self.bytes, within)}
         try:
             return self._environment.from_string(text).render(functions)
-        except (TemplateError, LookupError, ValueError) as error:
+        except (TemplateError, LookupError, ValueError, TypeError, ArithmeticError) as error:
             raise UsageError(f"{within or 'results page'}: {error}") from None
 
     def get(
@@ -141,24 +170,32 @@ def signed(value: Any) -> str:
     return digits(value, sign="+")
 
 
+def bounds(values: Any) -> tuple[float, float]:
+    """Return the interval of numbers of several seeds."""
+    if (numbers := np.atleast_1d(np.asarray(values))).size < 2:
+        raise UsageError("an interval needs two seeds or more that all rows have; there is one")
+    return mean_interval(numbers)
+
+
 def interval(values: Any) -> str:
     """Write a difference with its interval.
 
     >>> interval(np.array([1.0, 2.0, 3.0]))
     '+2.0 (−0.5 to +4.5)'
     """
-    low, high = bounds(np.asarray(values))
+    low, high = bounds(values)
     return f"{signed(values)} ({signed(low)} to {signed(high)})"
 
 
-def verdict(*differences: Any) -> str:
+def verdict(first: Any, *more: Any) -> str:
     """Return what the intervals say about the claim that every difference is above zero, and where they do not, how
     many seeds would tell if differences and standard deviations stay as they are.
 
     >>> verdict(np.array([1.0, 1.1, 1.2])), verdict(np.array([-1.0, 1.1, 1.2]))
     ('**holds**', 'cannot be told (35 seeds)')
     """
-    found = [bounds(np.asarray(difference)) for difference in differences]
+    differences = (first, *more)
+    found = [bounds(difference) for difference in differences]
     if all(low > 0 for low, _ in found):
         return "**holds**"
     if any(high < 0 for _, high in found):
@@ -168,6 +205,6 @@ def verdict(*differences: Any) -> str:
 
 def seeds_to_tell(*differences: Any) -> str:
     """How many seeds would give intervals without zero; the largest number over the differences that have it inside."""
-    wide = [d for d in differences if bounds(np.asarray(d))[0] <= 0 <= bounds(np.asarray(d))[1]]
+    wide = [d for d in differences if bounds(d)[0] <= 0 <= bounds(d)[1]]
     needed = [seeds_needed(float(np.mean(np.asarray(d))), float(np.std(np.asarray(d), ddof=1))) for d in wide]
     return f"more than {MOST_SEEDS}" if None in needed else str(max(n for n in needed if n is not None))

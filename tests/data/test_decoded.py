@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +16,12 @@ from torch import Tensor
 from fedchoir import Experiment
 from fedchoir.data import decoded
 from fedchoir.data.decoded import DECODED, Decoded
-from fedchoir.data.image import files
+from fedchoir.data.image import files, loading
+from fedchoir.data.image.decoding import Decoder
+from fedchoir.data.image.loading import ImageLoader
+from fedchoir.data.image.resize import Resize
+from fedchoir.data.text import amazon_reviews
+from fedchoir.data.text.tokenizers import HashTokenizer
 from fedchoir.experiments.config import make_plan
 from fedchoir.experiments.prepare import prepare
 
@@ -112,7 +120,7 @@ def test_a_single_run_keeps_nothing(paths: list[Path]) -> None:
 def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[Decoded]:
     """What a worker of a sweep has instead of `DECODED`."""
     shared = Decoded(2**20)
-    for module in (decoded, files):
+    for module in (decoded, files, loading, amazon_reviews):
         monkeypatch.setattr(module, "DECODED", shared)
     return shared
 
@@ -128,3 +136,73 @@ def test_two_runs_on_the_same_files_get_the_same_data(
     for first, second in zip(one.clients, two.clients, strict=True):
         assert torch.equal(first.train.inputs, second.train.inputs)
         assert torch.equal(first.train.labels, second.train.labels)
+
+
+def test_image_files_are_decoded_once_until_one_changes(
+    kept: Decoded, write_tree: Callable[..., list[Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = write_tree(tmp_path / "site", ("cat", "dog"), per_class=3)
+    read: list[str] = []
+    decode = Decoder.__call__
+
+    def recorded(self: Decoder, path: Path) -> Any:
+        read.append(path.name)
+        return decode(self, path)
+
+    def load(side: int = 8, chosen: Sequence[Path] = paths) -> Tensor:
+        read.clear()
+        images, _ = ImageLoader(Decoder(Resize.to(side))).load(chosen, tmp_path / "site", "train")
+        return images
+
+    monkeypatch.setattr(Decoder, "__call__", recorded)
+    first = load()
+    assert len(read) == 6
+    assert torch.equal(load(), first)
+    assert not read
+    load(side=12), load(chosen=paths[:2])
+    assert len(read) == 2
+    write_tree(tmp_path / "site", ("dog",), per_class=1, side=14, seed=1)  # writes the first dog again
+    changed = load()
+    assert len(read) == 6
+    assert [torch.equal(one, two) for one, two in zip(changed, first, strict=True)] == [True] * 3 + [False] + [True] * 2
+    assert torch.equal(load(), changed)
+    assert not read
+
+
+def test_reviews_are_read_once_until_their_file_changes(
+    kept: Decoded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each domain on its own."""
+    read: list[str] = []
+    read_reviews = amazon_reviews.read_reviews
+
+    def recorded(name: str, root: Path | None) -> Any:
+        read.append(name)
+        return read_reviews(name, root)
+
+    def write(name: str, word: str) -> None:
+        rows = ({"label": ("negative", "positive")[i % 2], "title": word, "text": f"{word} {i}"} for i in range(40))
+        (tmp_path / "amazon_reviews" / f"{name}.jsonl.gz").write_bytes(
+            gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode())
+        )
+
+    def load(name: str, length: int = 8) -> tuple[Tensor, Tensor]:
+        read.clear()
+        domain, public = amazon_reviews.load_reviews(name, tmp_path, HashTokenizer(500), length)
+        return domain.train.inputs, public.inputs
+
+    monkeypatch.setattr(amazon_reviews, "read_reviews", recorded)
+    (tmp_path / "amazon_reviews").mkdir()
+    write("books", "book"), write("dvd", "film")
+    first, other = load("books"), load("dvd")
+    assert read == ["dvd"]
+    assert all(torch.equal(one, two) for one, two in zip(load("books"), first, strict=True))
+    assert not read
+    load("books", length=6)
+    assert read == ["books"]
+    write("books", "another book")
+    changed = load("books")
+    assert read == ["books"]
+    assert not torch.equal(changed[0], first[0])
+    assert all(torch.equal(one, two) for one, two in zip(load("dvd"), other, strict=True))
+    assert not read

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -10,12 +13,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fedchoir import methods
-from fedchoir.experiments.backend import Status
+from fedchoir import Experiment, methods
+from fedchoir.experiments import local_processes
+from fedchoir.experiments.backend import ENDS, Status
 from fedchoir.experiments.local_processes import LocalProcesses
 from fedchoir.experiments.placement import HOST, Places
 from fedchoir.experiments.scheduler import run_jobs
 from fedchoir.experiments.sweep import Job, jobs_of, read_sweep
+from fedchoir.utils.subprocess_channel import Channel, ChildProcess
 
 MIB = 2**20
 LARGE = """
@@ -95,3 +100,107 @@ def test_an_idle_process_ends_when_the_next_run_does_not_fit(sweep_of: Callable[
         places.closed = False
         assert backend.has_room(jobs[2])
         assert execute(jobs[2]) != first
+
+
+FULL = {"event": "failed", "why": "the memory of cuda:0 is full", "broken": True, "gpu_full": True}
+FINISHED = {"event": "finished"}
+
+
+class Told:
+    """A back end whose processes execute nothing: they report what the test tells."""
+
+    def __init__(self, folder: Path, places: int) -> None:
+        self.folder, self.backend = folder, LocalProcesses(Places(places))
+
+    def work(self, channel: Channel) -> None:
+        """What a process does."""
+        while True:
+            path = self.folder / json.loads(channel.receive()[0])["name"]
+            while not path.exists():
+                time.sleep(0.01)
+            channel.send([path.read_bytes()])
+            path.unlink()
+
+    def tell(self, job: Job, status: Status) -> None:
+        part = self.folder / "part"
+        part.write_text(json.dumps(status))
+        part.rename(self.folder / job.name)
+
+    def ends(self, count: int = 1) -> dict[str, str]:
+        """How the next runs end."""
+        found: dict[str, str] = {}
+        while len(found) < count:
+            found |= {job.name: status["event"] for job, status in self.backend.poll(5) if status["event"] in ENDS}
+        return found
+
+
+@pytest.fixture
+def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Told]]:
+    made: list[Told] = []
+
+    def make(places: int) -> Told:
+        made.append(Told(tmp_path, places))
+        return made[-1]
+
+    spawn = lambda name, module, environment: ChildProcess.fork(name, made[-1].work)  # noqa: E731
+    monkeypatch.setattr(local_processes.ChildProcess, "spawn", spawn)
+    yield make
+    for one in made:
+        one.backend.close()
+
+
+def named(name: str) -> Job:
+    return Job(name, name, Experiment(method="solo", device="cpu", out=Path("nowhere") / name))
+
+
+A, B, C = map(named, "abc")
+
+
+def test_a_run_that_found_a_gpu_full_waits_until_another_one_has_ended(told: Callable[[int], Told]) -> None:
+    """Also with a fixed number of runs at once: it would find the same neighbours and no more memory."""
+    sweep = told(3)
+    for job in (A, B, C):
+        sweep.backend.start(job)
+    sweep.tell(A, FULL)
+    assert sweep.ends() == {"a": "killed"}
+    assert not sweep.backend.has_room(A)
+    sweep.tell(B, FINISHED)
+    assert sweep.ends() == {"b": "finished"}
+    assert sweep.backend.has_room(A)
+    sweep.backend.start(A)
+    sweep.tell(A, FULL)
+    assert sweep.ends() == {"a": "killed"}
+    assert not sweep.backend.has_room(A)
+    sweep.tell(C, FINISHED)
+    assert sweep.ends() == {"c": "finished"}
+    assert sweep.backend.has_room(A)
+
+
+def test_runs_that_fill_a_gpu_together_all_start_again(told: Callable[[int], Told]) -> None:
+    """The last of them is alone when its end is read, but it was not when it failed."""
+    sweep = told(2)
+    for job in (A, B):
+        sweep.backend.start(job)
+    for job in (A, B):
+        sweep.tell(job, FULL)
+    assert sweep.ends(2) == {"a": "killed", "b": "killed"}
+    assert sweep.backend.has_room(A)
+    sweep.backend.start(A)
+    assert not sweep.backend.has_room(B)
+    sweep.tell(A, FULL)  # now it was alone
+    assert sweep.ends() == {"a": "failed"}
+    assert sweep.backend.has_room(B)
+
+
+def test_a_run_does_not_start_in_an_idle_process_that_has_died(told: Callable[[int], Told]) -> None:
+    """A system without memory may kill it. That is no death of the next run."""
+    sweep, others = told(1), set(psutil.Process().children())
+    sweep.backend.start(A)
+    sweep.tell(A, FINISHED)
+    sweep.ends()
+    (process,) = set(psutil.Process().children()) - others
+    process.send_signal(signal.SIGKILL)
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # all its threads have ended, and with them its channel
+    sweep.backend.start(B)
+    sweep.tell(B, FINISHED)
+    assert sweep.ends() == {"b": "finished"}

@@ -22,7 +22,7 @@ from fedchoir.experiments.sweep import Job
 from fedchoir.utils.errors import UsageError
 from fedchoir.utils.threads import cores
 
-GPU = "cuda:0"
+GPU = "GPU-0"
 
 
 class Machine:
@@ -132,8 +132,47 @@ def test_a_kind_whose_process_was_killed_is_expected_to_need_more() -> None:
     machine.placement.began(OTHER)
     machine.placement.measured(OTHER, {HOST: 10})
     machine.free[HOST] = 59
-    assert not machine.placement.admits(A)
+    assert not machine.placement.admits(B)
     assert machine.placement.admits(job("b1", method="fccl+"))
+
+
+def test_several_kills_are_one_burst_that_a_finished_run_ends() -> None:
+    """Four runs of a kind die together. What one of them needs in the end is measured."""
+    machine = Machine(**{GPU: 100})
+    for one in (A, B, C, D):
+        machine.placement.began(one)
+        machine.placement.measured(one, {HOST: 40, GPU: 8})
+    for one in (A, B, C, D):
+        machine.placement.exceeded(one)
+        machine.placement.ended(one)
+    for one in (A, B):
+        machine.placement.began(one)
+        machine.placement.exceeded(one, gpu=True)
+        machine.placement.ended(one)
+    assert machine.placement.need(A) == {HOST: 40 * AFTER_KILL, GPU: 8 * GPU_GROWTH * AFTER_KILL}
+    machine.start(A)
+    machine.placement.measured(A, {HOST: 44, GPU: 9})
+    machine.placement.ended(A, finished=True)
+    assert machine.placement.need(B) == {HOST: 44, GPU: 9}
+
+
+def test_a_run_whose_memory_was_used_up_waits_until_another_one_has_ended() -> None:
+    for places in (Places(4), Machine().placement):
+        for one in (A, B, C):
+            places.began(one)
+        places.measured(B, {HOST: 1})
+        for one in (A, B):
+            places.exceeded(one)
+            places.ended(one)
+        assert not places.admits(A)
+        assert not places.admits(B)
+        places.ended(C)
+        assert places.admits(A)
+        places.began(A)
+        assert places.admits(B)
+        places.ended(A)
+        places.exceeded(A)
+        assert places.admits(A)  # nothing else runs
 
 
 def test_a_kill_before_anything_was_measured_changes_nothing() -> None:
@@ -149,7 +188,7 @@ def test_memory_of_a_gpu() -> None:
     machine = Machine(**{GPU: 100})
     machine.measure(A, host=1, **{GPU: 60})
     assert not machine.placement.admits(B)
-    machine.placement.ended(A)
+    machine.placement.ended(A, finished=True)
     assert machine.placement.need(B)[GPU] == 60
     machine.placement.began(OTHER)
     machine.placement.measured(OTHER, {HOST: 1})  # on the cores
@@ -166,9 +205,13 @@ def test_a_run_that_is_not_over_may_take_more_of_a_gpu() -> None:
     assert not machine.placement.admits(B)
     machine.free[GPU] = 60
     assert machine.placement.admits(B)
-    machine.placement.measured(A, {HOST: 1, GPU: 45})
-    machine.placement.ended(A)
-    assert machine.placement.need(B)[GPU] == 45
+    machine.placement.measured(A, {HOST: 1, GPU: 44})
+    machine.placement.ended(A)  # it failed
+    assert machine.placement.need(B)[GPU] == 44 * GPU_GROWTH
+    machine.placement.began(B)
+    machine.placement.measured(B, {HOST: 1, GPU: 48})
+    machine.placement.ended(B, finished=True)
+    assert machine.placement.need(C)[GPU] == 48
 
 
 def test_a_kind_that_found_a_gpu_full_is_expected_to_need_more_of_it() -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from tests.helpers import Stop, StopAfter, assert_same, numbers, run_folder
 
 from fedchoir import Experiment, Result, run
+from fedchoir.engines import factory
 from fedchoir.experiments.config import make_plan, read_experiment
 from fedchoir.experiments.prepare import prepare
-from fedchoir.utils.errors import StorageError, UsageError
+from fedchoir.utils.errors import StorageError, UsageError, WorkerError
 
 
 def test_the_folder_describes_the_run(small: Callable[..., Experiment]) -> None:
@@ -44,6 +47,39 @@ def test_a_checkpoint_without_its_experiment_is_refused(small: Callable[..., Exp
     (run_folder(experiment) / "experiment.toml").unlink()
     with pytest.raises(UsageError, match=r"experiment\.toml is missing"):
         run(experiment, resume=True)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB"),
+        RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be ..."),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    ],
+)
+def test_a_gpu_that_is_full_before_the_first_round(
+    error: Exception, small: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine takes test sets to its GPU when it is built, and CUDA and its libraries take memory of their own."""
+
+    def full(*arguments: Any, **options: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(factory, "LocalEngine", full)
+    with pytest.raises(WorkerError, match=r"^the memory of cpu is full; fewer runs at once") as caught:
+        run(small("solo"))
+    assert caught.value.gpu_full
+
+
+def test_another_error_of_an_engine_is_not_a_full_gpu(
+    small: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*arguments: Any, **options: Any) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(factory, "LocalEngine", fails)
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        run(small("solo"))
 
 
 def test_models_are_given_to_clients_in_turn(small: Callable[..., Experiment]) -> None:

@@ -12,6 +12,7 @@ from tests.helpers import equal
 from tests.methods.plain_models import PLAIN, Make, after
 
 from fedchoir import Experiment, run
+from fedchoir.condensation.sample_space import decode, unpack
 from fedchoir.core.actions import Exchange
 from fedchoir.payload import Payload, PayloadError
 from fedchoir.privacy.dp import epsilon
@@ -86,10 +87,21 @@ def test_a_small_class_repeats_fewer_synthetic_samples(harness: Make) -> None:
     assert not torch.equal(one, two)
     one, two = first_two(private_per_synthetic=12)
     assert torch.equal(one, two)
-    one, two = first_two(private_per_synthetic=1000)  # never none
-    assert torch.equal(one, two)
     one, two = first_two(private_per_synthetic=0)
     assert not torch.equal(one, two)
+
+
+@pytest.mark.parametrize("side", [1, 2, 4])
+def test_different_images_are_at_most_half_of_the_private_ones(side: int, harness: Make) -> None:
+    """Also where a stored image holds several: a class with too few private samples for one is not condensed."""
+    s = harness("choir", PLAIN, formation=side, per_class=10)
+    s.run_rounds()
+    for client in s.clients:
+        owned = client.stored_tensor("own_classes")
+        sets = client.stored_tensor("own_set")[owned > 0]
+        for count, made in zip(client.class_counts()[owned > 0], sets, strict=True):
+            assert 0 < len(unpack(decode(made, side)).unique(dim=0)) <= count / 2
+        assert bool(owned.all()) == (side < 4)  # 12 private samples of a class; one image has 1, 4 or 16
 
 
 def test_the_shared_model_leaves_the_own_one_as_it_is(harness: Make) -> None:

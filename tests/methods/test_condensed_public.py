@@ -132,10 +132,13 @@ def test_classes_that_a_client_does_not_have(condensed: Callable[..., Experiment
     assert torch.equal(stored(s), torch.cat([made, made[: 48 - 32]]))
 
 
-def test_nothing_was_condensed(condensed: Callable[..., Experiment]) -> None:
-    why = "public = 'condensed' is not possible with smallest_class = 13: no client has so many samples of a class"
+@pytest.mark.parametrize(
+    ("least", "settings"), [(13, {"smallest_class": 13}), (16, {"private_per_synthetic": 4, "formation": 2})]
+)
+def test_nothing_was_condensed(least: int, settings: dict[str, Any], condensed: Callable[..., Experiment]) -> None:
+    why = f"public = 'condensed' is not possible: no client has {least} samples of a class, which condensation needs"
     with pytest.raises(UsageError, match=why):
-        run(condensed(smallest_class=13))
+        run(condensed(**settings))
 
 
 def test_tables_are_in_the_units_of_their_senders(tmp_path: Path) -> None:

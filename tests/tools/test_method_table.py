@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from statistics import mean, stdev
@@ -110,6 +111,20 @@ def test_pareto_panels_hold_every_row_and_are_drawn(tmp_path: Path) -> None:
     figures.save(figures.pareto, data, tmp_path / "pareto.svg")
     drawn = (tmp_path / "pareto.svg").read_text()
     assert all(panel["points"][k]["label"] in drawn for panel in data["panels"] for k in panel["named"])
+
+
+@pytest.mark.parametrize("scope", ["intra", "inter"])
+def test_a_row_without_a_score_is_in_the_table_and_not_in_the_plots(scope: str) -> None:
+    """Its runs have no domain that is another client's, or no client that is tested on its own one."""
+    first, *others = (row for row in rows() if augmentation(row) == "none")
+    runs = (run.model_copy(update={f"{scope}_avg": None, scope: []}) for run in first.results)
+    mixed = [replace(first, results=tuple(runs)), *others]
+    assert dict(zip(HEADER, line(mixed[0], mixed), strict=True))[f"{scope} %"] == "–"
+    for made in (pareto_panels, pareto_with_bytes):
+        (panel,) = made(mixed)["panels"]
+        assert len(panel["points"]) == len(others)
+        assert {*panel["front"], *panel["named"]} <= set(range(len(others)))
+    assert pareto_panels(mixed[:1]) == {"panels": []}
 
 
 def test_a_pareto_plot_of_a_few_rows_names_all_with_their_bytes(tmp_path: Path) -> None:

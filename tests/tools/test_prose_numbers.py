@@ -44,6 +44,46 @@ def test_rows_with_different_seeds_are_compared_on_those_that_both_have() -> Non
         _ = more - BySeed({7: 1.0})
 
 
+def test_arithmetic_with_numbers_and_rows_keeps_the_seeds() -> None:
+    more, fewer = BySeed({0: 3.0, 1: 5.0, 4: 9.0}), BySeed({1: 2.0, 4: 50.0})
+    assert (10 - more).values == {0: 7.0, 1: 5.0, 4: 1.0}
+    assert (more + fewer).values == {1: 7.0, 4: 59.0}
+    assert (1 + more).values == (more + 1).values == {0: 4.0, 1: 6.0, 4: 10.0}
+    assert (2 * more).values == (more * 2).values == {0: 6.0, 1: 10.0, 4: 18.0}
+    assert (45 / more).values == {0: 15.0, 1: 9.0, 4: 5.0}
+    assert (-more).values == {0: -3.0, 1: -5.0, 4: -9.0}
+    assert ((more - 1) - (fewer - 1)).values == {1: 3.0, 4: -41.0}
+    assert ((2 * more - fewer) / 2).values == {1: 4.0, 4: -16.0}
+
+
+def test_rows_are_compared_by_their_means_over_the_seeds_that_both_have() -> None:
+    more, fewer = BySeed({0: 3.0, 1: 5.0, 4: 9.0}), BySeed({1: 4.0, 4: 6.0, 5: 100.0})
+    assert more > fewer
+    assert more >= fewer
+    assert fewer < more
+    assert fewer <= more
+    assert not more < fewer
+    assert 5 < more < 6
+    assert more >= BySeed({1: 5.0})
+    assert not more > BySeed({1: 5.0})
+
+
+def test_a_template_with_all_operations(numbers: Numbers) -> None:
+    choir, fccl = (mean(run["inter_avg"] for run in records(label)) for label in ("choir-v1", "fccl+"))
+    text = """{{ 100 - inter("fccl+") }} {{ (inter("fccl+") + inter("choir-v1")) / 2 }} {{ inter("fccl+") * 2 }}
+{% if inter("choir-v1") > inter("fccl+") %}{{ (inter("fccl+", paper=true) - inter("fccl+")) | signed }}{% endif %}"""
+    assert choir > fccl
+    expected = f"{100 - fccl:.1f} {(fccl + choir) / 2:.1f} {fccl * 2:.1f}\n{50.49 - fccl:+.1f}"
+    assert numbers.render(text, "digits") == expected
+
+
+@pytest.mark.parametrize("tell", [interval, verdict])
+@pytest.mark.parametrize("values", [BySeed({1: 5.0, 2: 6.0}) - BySeed({2: 5.0}), np.array([1.0]), 1.0])
+def test_one_seed_has_no_interval(tell: Any, values: Any) -> None:
+    with pytest.raises(UsageError, match=r"^an interval needs two seeds or more that all rows have; there is one$"):
+        tell(values)
+
+
 def test_one_client_and_one_round(numbers: Numbers) -> None:
     runs = records("fccl+")
     usps = [run["accuracy"][1] for run in runs]
@@ -73,6 +113,11 @@ def test_published_numbers_and_rows_of_other_sections(numbers: Numbers) -> None:
         ('{{ inter("choir-v1", client="mars") }}', "digits: .*mars"),
         ("{{ outer }}", "digits: 'outer' is undefined"),
         ("{{ inter(", "digits: "),
+        ('{{ inter("fccl+") + "x" }}', "digits: unsupported operand"),
+        ('{{ inter("fccl+", sead=1) }}', "digits: .*'sead'"),
+        ('{{ inter("fccl+") / 0 }}', "digits: .*zero"),
+        ("{{ verdict() }}", "digits: .*argument"),
+        ('{{ (inter("fccl+") - inter("fccl+", paper=true)).mean() }}', "digits: .*mean"),
     ],
 )
 def test_mistakes_are_named(numbers: Numbers, text: str, message: str) -> None:

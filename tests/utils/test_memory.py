@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,34 +73,64 @@ def test_free_memory_is_what_the_system_has(monkeypatch: pytest.MonkeyPatch, tmp
     assert free_host_memory() == pytest.approx(available, rel=0.2)
 
 
-@LINUX
-@pytest.mark.parametrize(
-    ("limit", "used", "statistics", "cached"),
-    [
-        ("memory.max", "memory.current", "memory.stat", "inactive_file"),
-        (
-            "memory/memory.limit_in_bytes",
-            "memory/memory.usage_in_bytes",
-            "memory/memory.stat",
-            "total_inactive_file",
-        ),
-    ],
-)
-def test_the_limit_of_a_container(
-    limit: str, used: str, statistics: str, cached: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+V2 = ("memory.max", "memory.current", "inactive_file")
+V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+NO_LIMIT = {V2: "max", V1: "9223372036854771712"}
+
+
+@pytest.fixture
+def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes a control group of a version, with a limit, the bytes that it uses and, of them, those of cached files."""
     monkeypatch.setattr(memory, "CGROUP", tmp_path)
+    monkeypatch.setattr(memory, "OWN_GROUPS", tmp_path / "own")
+
+    def make(version: tuple[str, ...], path: str, limit: int | None, used: int, cached: int = 0) -> None:
+        folder = tmp_path / ("memory" if version is V1 else "") / path
+        folder.mkdir(parents=True, exist_ok=True)
+        texts = (NO_LIMIT[version] if limit is None else limit, used, f"anon 1\n{version[2]} {cached}")
+        for name, text in zip((*version[:2], "memory.stat"), texts, strict=True):
+            (folder / name).write_text(f"{text}\n")
+
+    return make
+
+
+def own_groups(folder: Path, version: tuple[str, ...], path: str) -> None:
+    """What /proc/self/cgroup says, where also other controllers have groups."""
+    line = f"0::{path}" if version is V2 else f"4:cpu,memory:{path}\n1:cpu:/other\n0::/"
+    (folder / "own").write_text(f"9:name=systemd:/user.slice\n{line}\n")
+
+
+@LINUX
+@pytest.mark.parametrize("version", [V2, V1])
+def test_the_limit_of_a_container(version: tuple[str, ...], groups: Callable[..., None], tmp_path: Path) -> None:
+    """Whether it sees its own group as the root, or a path on the machine that it does not see."""
     without = free_host_memory()
-    (tmp_path / "memory").mkdir()
-    (tmp_path / used).write_text("50000000\n")
-    (tmp_path / statistics).write_text(f"anon 1\n{cached} 20000000\n")
-    (tmp_path / limit).write_text("60000000\n")
-    assert free_host_memory() == 30_000_000
-    (tmp_path / used).write_text("90000000\n")
-    assert free_host_memory() == 0
-    for text in ("max\n", "9223372036854771712\n"):  # without a limit
-        (tmp_path / limit).write_text(text)
+    for path in ("/", "/docker/0123", "/../.."):
+        own_groups(tmp_path, version, path)
+        groups(version, "", limit=60_000_000, used=50_000_000, cached=20_000_000)
+        assert free_host_memory() == 30_000_000
+        groups(version, "", limit=60_000_000, used=90_000_000, cached=20_000_000)
+        assert free_host_memory() == 0
+        groups(version, "", limit=None, used=90_000_000)
         assert free_host_memory() == pytest.approx(without, rel=0.2)
+
+
+@LINUX
+@pytest.mark.parametrize("version", [V2, V1])
+def test_the_limit_of_a_job_is_the_smallest_one_on_the_way_to_its_group(
+    version: tuple[str, ...], groups: Callable[..., None], tmp_path: Path
+) -> None:
+    """As in a job of Slurm or with `systemd-run -p MemoryMax`, where the root has no limit."""
+    own_groups(tmp_path, version, "/system.slice/job_7/step_0")
+    groups(version, "system.slice", limit=900_000_000, used=850_000_000)
+    groups(version, "system.slice/job_7", limit=80_000_000, used=60_000_000, cached=1_000_000)
+    groups(version, "system.slice/job_7/step_0", limit=None, used=10_000_000)
+    groups(version, "system.slice/job_8", limit=5_000_000, used=5_000_000)
+    assert free_host_memory() == 21_000_000
+    groups(version, "system.slice", limit=900_000_000, used=890_000_000)
+    assert free_host_memory() == 10_000_000
+    groups(version, "system.slice/job_7/step_0", limit=12_000_000, used=10_000_000)
+    assert free_host_memory() == 2_000_000
 
 
 def test_without_proc_free_memory_is_not_known_and_the_peak_is_that_of_the_system(
@@ -113,5 +145,31 @@ def test_without_proc_free_memory_is_not_known_and_the_peak_is_that_of_the_syste
     forget_peak()
 
 
-def test_a_gpu_that_is_not_there_has_no_memory() -> None:
-    assert gpu_memory(4096) == (0, 0)
+class Nvml:
+    """NVIDIA's library on a machine with two GPUs of 24 and 80 GB."""
+
+    TOTALS = {b"GPU-small": 24, b"GPU-large": 80, b"MIG-part": 10}
+
+    def __init__(self) -> None:
+        self.handles: dict[int, int] = {}
+
+    def nvmlDeviceGetHandleByUUID(self, name: bytes, handle: Any) -> int:
+        self.handles[id(handle._obj)] = self.TOTALS.get(name, 0)
+        return int(name not in self.TOTALS)
+
+    def nvmlDeviceGetMemoryInfo(self, handle: Any, found: Any) -> int:
+        found._obj.total = self.handles[id(handle)]
+        found._obj.free = found._obj.total - 1
+        return 0
+
+
+def test_a_gpu_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_nvml", Nvml)
+    assert gpu_memory("GPU-small") == (23, 24)
+    assert gpu_memory("GPU-large") == (79, 80)
+    assert gpu_memory("GPU-none") == (0, 0)
+
+
+def test_without_the_library_memory_of_a_gpu_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_nvml", lambda: None)
+    assert gpu_memory("GPU-small") == (0, 0)

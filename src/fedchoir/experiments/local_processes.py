@@ -29,6 +29,7 @@ class LocalProcesses:
         self._grace = grace_seconds() if grace is None else grace
         self._idle: list[ChildProcess] = []
         self._running: dict[ChildProcess, Job] = {}
+        self._shared: set[ChildProcess] = set()  # whose run has not been alone all the time
 
     def has_room(self, job: Job) -> bool:
         if self.stopping:
@@ -42,11 +43,21 @@ class LocalProcesses:
     def start(self, job: Job) -> None:
         threads = str(threads_for(self._places.places))
         environment = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, GRACE: str(self._grace)}
+        self._discard_dead()
         child = self._idle.pop() if self._idle else ChildProcess.spawn("its process", WORKER, environment)
         self._running[child] = job
+        if len(self._running) > 1:
+            self._shared.update(self._running)
         self._places.began(job)
         with suppress(WorkerError):  # poll reports a process that has died
             child.send([json.dumps(task_of(job)).encode()])
+
+    def _discard_dead(self) -> None:
+        """The system may have killed an idle process. No run starts in it, for which that would count as a death."""
+        for child in wait(self._idle, 0):  # type: ignore[arg-type]
+            assert isinstance(child, ChildProcess)  # an idle one has nothing to say: its channel was closed
+            self._idle.remove(child)
+            child.close()
 
     def poll(self, seconds: float) -> Iterator[tuple[Job, Status]]:
         if not self._running:
@@ -71,17 +82,18 @@ class LocalProcesses:
     def _release(self, child: ChildProcess, status: Status) -> None:
         """Its run is over. A signal that ended its process, or one of the engine's, makes it ``killed``, and so does
         a GPU that other runs have filled."""
-        job = self._running.pop(child)
+        job, shared = self._running.pop(child), child in self._shared
+        self._shared.discard(child)
         if status.get("broken"):
             child.close()
         else:
             self._idle.append(child)
-        gpu_full = bool(status.get("gpu_full") and self._running)
+        gpu_full = bool(status.get("gpu_full") and shared)
         if status["event"] == "failed" and (gpu_full or status.get("signal")):
             status["event"] = "killed"
             if gpu_full or status["signal"] == signal.SIGKILL:
                 self._places.exceeded(job, gpu=gpu_full)
-        self._places.ended(job)
+        self._places.ended(job, finished=status["event"] == "finished")
 
     def stop(self) -> None:
         self.stopping = True

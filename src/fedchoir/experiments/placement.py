@@ -14,7 +14,7 @@ from fedchoir.utils.threads import cores
 JobCount = int | Literal["auto"]
 """The value of ``--jobs``."""
 Memory = Mapping[str, int]
-"""Bytes by place: ``host``, and each GPU by its name, such as ``cuda:0``."""
+"""Bytes by place: ``host``, and each GPU by the name that NVIDIA gives it."""
 HOST = "host"
 RESERVE = 2**30  # bytes of each place that no run gets
 AFTER_KILL = 1.5  # times as much is expected of a run after it had too little memory
@@ -29,36 +29,43 @@ def kind_of(experiment: Experiment) -> str:
 
 
 class Places:
-    """So many runs at once, whatever they need."""
+    """So many runs at once, whatever they need. A run for which memory was not enough waits until another one has
+    ended: beside the same ones it would fail again."""
 
     def __init__(self, places: int) -> None:
         self.places = places
         self.running: dict[Path, Job] = {}  # by folder: runs of two sweeps may have one name
+        self._held: set[Path] = set()
 
     def admits(self, job: Job) -> bool:
         """Whether one more run may start now."""
-        return len(self.running) < self.places
+        return not self.running or (len(self.running) < self.places and job.out not in self._held)
 
     def began(self, job: Job) -> None:
         self.running[job.out] = job
+        self._held.discard(job.out)
 
     def measured(self, job: Job, peak: Memory) -> None:
         """A run has needed so much until now."""
 
     def exceeded(self, job: Job, gpu: bool = False) -> None:
-        """A run ended because memory was used up: of its GPUs, or of the host, whose system then kills its process."""
+        """A run ends because memory was used up: of its GPUs, or of the host, whose system then kills its process."""
+        self._held.add(job.out)
 
-    def ended(self, job: Job) -> None:
+    def ended(self, job: Job, finished: bool = False) -> None:
         del self.running[job.out]
+        if job.out not in self._held:
+            self._held.clear()
 
 
 class Placement(Places):
     """One more run at a time, if a core is left and what the run is expected to need is free.
 
-    A run is expected to need what the runs of its kind needed at most, or else the most that any run needed; on a GPU a
-    little more, until a run of its kind is over. Nothing is known at first, so the first run is alone until it reports
-    its memory. What running ones are still expected to take counts as taken: all that they need, until they report how
-    much of it they have.
+    A run is expected to need what the runs of its kind needed at most, or else the most that any run needed. Until a
+    run of its kind has finished, that may not be all, so a little more of a GPU is expected, and much more after memory
+    was not enough for one. Nothing is known at first, so the first run is alone until it reports its memory. What
+    running ones are still expected to take counts as taken: all that they need, until they report how much of it they
+    have.
     """
 
     def __init__(self, places: int, free: Callable[[str], int], reserve: int = RESERVE) -> None:
@@ -66,7 +73,8 @@ class Placement(Places):
         super().__init__(places)
         self._free, self._reserve = free, reserve
         self._peaks: dict[str, dict[str, int]] = {}
-        self._over: set[str] = set()  # kinds of which a run has ended, so that its peak is that of a whole run
+        self._whole: set[str] = set()  # kinds of which a run has finished, so that its peak is that of a whole run
+        self._exceeded: set[tuple[str, bool]] = set()  # kinds, with whether it was a GPU's memory
         self._taken: dict[Path, Memory] = {}
 
     def admits(self, job: Job) -> bool:
@@ -86,8 +94,11 @@ class Placement(Places):
         if not most:
             for peak in self._peaks.values():
                 most = _larger(most, peak)
-        growth = 1.0 if kind in self._over else GPU_GROWTH
-        return {place: bytes_ if place == HOST else int(bytes_ * growth) for place, bytes_ in most.items()}
+        return {place: int(bytes_ * self._factor(kind, gpu=place != HOST)) for place, bytes_ in most.items()}
+
+    def _factor(self, kind: str, gpu: bool) -> float:
+        growth = GPU_GROWTH if gpu and kind not in self._whole else 1.0
+        return growth * AFTER_KILL if (kind, gpu) in self._exceeded else growth
 
     def measured(self, job: Job, peak: Memory) -> None:
         self._taken[job.out] = peak
@@ -95,17 +106,15 @@ class Placement(Places):
         self._peaks[kind] = _larger(self._peaks.get(kind, {}), peak)
 
     def exceeded(self, job: Job, gpu: bool = False) -> None:
-        more = {
-            place: int(bytes_ * AFTER_KILL) if gpu == (place != HOST) else bytes_
-            for place, bytes_ in self.need(job).items()
-        }
-        if more:
-            self._peaks[kind_of(job.experiment)] = more
+        super().exceeded(job, gpu)
+        self._exceeded.add((kind_of(job.experiment), gpu))
 
-    def ended(self, job: Job) -> None:
-        super().ended(job)
-        if self._taken.pop(job.out, None):
-            self._over.add(kind_of(job.experiment))
+    def ended(self, job: Job, finished: bool = False) -> None:
+        super().ended(job, finished)
+        if self._taken.pop(job.out, None) and finished:
+            kind = kind_of(job.experiment)
+            self._whole.add(kind)
+            self._exceeded -= {(kind, False), (kind, True)}
 
     def _expected_growth(self, place: str) -> int:
         return sum(
@@ -140,4 +149,4 @@ def make_places(jobs: JobCount, runs: int) -> Places:
 
 def free_memory(place: str) -> int:
     """Bytes that are free now on the host or on a GPU; 0, so that runs come one at a time, where it is not known."""
-    return free_host_memory() if place == HOST else gpu_memory(int(place.removeprefix("cuda:")))[0]
+    return free_host_memory() if place == HOST else gpu_memory(place)[0]

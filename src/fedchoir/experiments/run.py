@@ -25,8 +25,8 @@ from fedchoir.experiments.checkpoints import Checkpoints
 from fedchoir.experiments.config import Experiment, Plan, make_plan, read_experiment
 from fedchoir.experiments.prepare import prepare
 from fedchoir.experiments.trained import write_models
-from fedchoir.utils.devices import describe, full_memory, pick_devices
-from fedchoir.utils.errors import StorageError, UsageError, WorkerError
+from fedchoir.utils.devices import describe, full_gpu, pick_devices
+from fedchoir.utils.errors import StorageError, UsageError
 from fedchoir.utils.io import atomic_write, atomic_write_json
 from fedchoir.utils.sizes import parse_size
 
@@ -77,6 +77,25 @@ def run(experiment: Experiment, *, resume: bool = False, observers: Iterable[Obs
     devices = pick_devices(experiment.devices, experiment.device)
     check_folder(plan, resume)
     method, scenario, public = _loaded(plan, observers)
+    try:
+        return _run_here(plan, method, scenario, public, devices, resume, observers)
+    except Exception as error:
+        if (full := full_gpu(error, devices[0])) is None:
+            raise
+        raise full from None
+
+
+def _run_here(
+    plan: Plan,
+    method: methods.Method,
+    scenario: Scenario,
+    public: PublicSet | None,
+    devices: Sequence[torch.device],
+    resume: bool,
+    observers: Sequence[Observer],
+) -> Result:
+    """Start an engine on this machine and run the method on it."""
+    experiment = plan.experiment
     counting = None
     if len(devices) == 1 and not plan.params.dp_noise:  # else training happens where it cannot be counted from here
         counting = CountingTrainer(local.fast_trainer(devices[0], experiment.pretrained))
@@ -97,15 +116,10 @@ def run(experiment: Experiment, *, resume: bool = False, observers: Iterable[Obs
     ):  # fmt: skip
         notes = [*scenario.notes, *(public.notes if public else ()), *method.notes]
         budget = BudgetLog(method, engine, counting, plan.out)
-        try:
-            return run_on_engine(
-                plan, method, engine, tuple(scenario.tests), notes=notes, device=describe(devices), resume=resume,
-                observers=[DescribeModels(method, scenario), *observers], budget=budget,
-            )  # fmt: skip
-        except torch.OutOfMemoryError:
-            full = WorkerError(full_memory(devices[0]))
-            full.gpu_full = True
-            raise full from None
+        return run_on_engine(
+            plan, method, engine, tuple(scenario.tests), notes=notes, device=describe(devices), resume=resume,
+            observers=[DescribeModels(method, scenario), *observers], budget=budget,
+        )  # fmt: skip
 
 
 def _loaded(plan: Plan, observers: Sequence[Observer]) -> tuple[methods.Method, Scenario, PublicSet | None]:

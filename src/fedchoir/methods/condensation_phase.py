@@ -45,7 +45,8 @@ class CondensingParams(Settings):
         2.0,
         ge=0,
         description="not for texts: private samples of a class that stand behind each different synthetic one, at "
-        "least; a smaller class repeats fewer samples; 0: no limit",
+        "least; a smaller class repeats fewer samples, and with too few for one (with formation: for formation²) it is "
+        "not condensed; 0: no limit",
     )
     release_noise: float = Field(
         0.0, ge=0, description="σ of differential privacy: noise of one release of class means; 0: no noise"
@@ -82,18 +83,28 @@ class CondensationPhase(Method):
         if "own_set" in client.memory:
             start = unpack(client.stored_tensor("own_set"))
         goals, counts = self.noisy_goals(client) if self.params.release_noise else self.goals(client)
-        owned = counts >= self.params.smallest_class
+        owned = counts >= self.smallest
         distinct = self.distinct(counts)
         made, loss = condense(start.to(client.device), goals, owned, distinct, recipe, inputs.modality)
         client.log_loss("condense", loss)
         client.memory["own_set"], client.memory["own_classes"] = pack(made, inputs.modality), owned.float()
 
-    def distinct(self, counts: Tensor) -> Tensor:
-        """How many different ones each class gets of the samples that are stored. Noise needs no such limit."""
+    @property
+    def private_per_stored(self) -> float:
+        """Private samples behind each different stored one, at least. Noise and frequencies need no such limit."""
         p = self.params
-        if p.release_noise or not p.private_per_synthetic:
-            return torch.full((len(counts),), p.per_class)
-        return (counts / (p.private_per_synthetic * p.formation**2)).long().clamp(1, p.per_class)
+        unlimited = p.release_noise or self.spec.inputs.modality == "text"
+        return 0.0 if unlimited else p.private_per_synthetic * p.formation**2
+
+    @property
+    def smallest(self) -> float:
+        """A class with fewer private samples is not condensed."""
+        return max(self.params.smallest_class, self.private_per_stored)
+
+    def distinct(self, counts: Tensor) -> Tensor:
+        """How many different ones each class gets of the samples that are stored."""
+        per, most = self.private_per_stored, self.params.per_class
+        return (counts / per).long().clamp(1, most) if per else torch.full((len(counts),), most)
 
     def condense_texts(self, client: Client) -> None:
         """New texts with the frequencies of the private ones' tokens (`condensation.text`)."""
@@ -114,7 +125,7 @@ class CondensationPhase(Method):
     def goals(self, client: Client) -> tuple[Goals, Tensor]:
         """What each step matches, with embedders and samples drawn anew, and the number of samples of each class."""
         p, counts, modality = self.params, client.class_counts(), self.spec.inputs.modality
-        owned = counts >= p.smallest_class
+        owned = counts >= self.smallest
         own = self.own_embedder(client) if p.embedders != "random" else None
 
         def goal(step: int) -> Goal:

@@ -95,9 +95,9 @@ class CondensedPublic(Condensing):
 
     def store_public(self, client: Client, received: Payload) -> None:
         if "samples" in received and not len(received["samples"]):
-            least = self.params.smallest_class
             raise UsageError(
-                f"{CHOSEN} is not possible with smallest_class = {least}: no client has so many samples of a class"
+                f"{CHOSEN} is not possible: no client has {self.smallest:g} samples of a class, which condensation "
+                "needs with this smallest_class, private_per_synthetic and formation"
             )
         check_public(received, self.spec.inputs, self.stored_size)
         client.memory["public_samples"] = received["samples"]

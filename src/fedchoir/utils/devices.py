@@ -4,7 +4,10 @@ from collections.abc import Sequence
 
 import torch
 
-from fedchoir.utils.errors import UsageError
+from fedchoir.utils.errors import UsageError, WorkerError
+
+NO_MEMORY = ("CUDA error: out of memory", "_STATUS_ALLOC_FAILED")
+"""In errors of CUDA and its libraries, which take memory that torch does not allocate."""
 
 
 def pick_device(name: str, option: str = "--device") -> torch.device:
@@ -38,12 +41,16 @@ def pick_devices(names: Sequence[str] | None, default: str) -> list[torch.device
     return [pick_device("cpu" if kind == "cpu" else f"{kind}:{n}", "--devices") for n in range(count)]
 
 
-def full_memory(device: torch.device) -> str:
-    """The message for a GPU whose memory is full, with what helps."""
-    return (
+def full_gpu(error: Exception, device: torch.device) -> WorkerError | None:
+    """The error for a GPU whose memory is full, with what helps, if that is what went wrong."""
+    if not isinstance(error, torch.OutOfMemoryError) and not any(words in str(error) for words in NO_MEMORY):
+        return None
+    full = WorkerError(
         f"the memory of {device} is full; fewer runs at once (--jobs), another GPU (--device) or smaller batches "
         "(--set local_batch, --set public_batch) need less of it"
     )
+    full.gpu_full = True
+    return full
 
 
 def describe(devices: Sequence[torch.device]) -> str:

@@ -13,34 +13,44 @@ from typing import Any
 
 KIB = 2**10
 CGROUP = Path("/sys/fs/cgroup")
-LIMITS = {
-    "memory.max": ("memory.current", "memory.stat", "inactive_file"),
-    "memory/memory.limit_in_bytes": (
-        "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"
-    ),
-}  # fmt: skip
-"""Files of a control group, version 2 and 1: its limit, what it uses, and the line with its cached files."""
+OWN_GROUPS = Path("/proc/self/cgroup")
+V2 = ("memory.max", "memory.current", "inactive_file")
+V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+"""Files of a control group, version 2 and 1: its limit and what it uses; and the line of ``memory.stat`` for cached
+files."""
 
 
 def free_host_memory() -> int:
-    """Bytes that processes may still take without swapping, also within the limit of a container; 0 on systems
-    without /proc, where it is not known."""
+    """Bytes that processes may still take without swapping, also within the limit of a container or of a job; 0 on
+    systems without /proc, where it is not known."""
     try:
         available = _fields(Path("/proc/meminfo"))["MemAvailable"]
     except (OSError, KeyError):
         return 0
-    left = _left_in_container()
-    return available if left is None else max(0, min(available, left))
+    return max(0, min([available, *_left_in_groups()]))
 
 
-def _left_in_container() -> int | None:
-    """Bytes below the limit of this control group, if it has one. Cached files count as free."""
-    for limit, (used, statistics, cached) in LIMITS.items():
-        with suppress(OSError, ValueError):  # no such group, or "max"
-            left = int((CGROUP / limit).read_text()) - int((CGROUP / used).read_text())
-            lines = map(str.split, (CGROUP / statistics).read_text().splitlines())
-            return left + next((int(value) for name, value in lines if name == cached), 0)
-    return None
+def _left_in_groups() -> Iterator[int]:
+    """Bytes below each limit that holds for this process: of its control group and of those around it. Cached files
+    count as free."""
+    for folder, (limit, used, cached) in _groups():
+        with suppress(OSError, ValueError):  # it is not visible in a container, or its limit is "max"
+            left = int((folder / limit).read_text()) - int((folder / used).read_text())
+            lines = map(str.split, (folder / "memory.stat").read_text().splitlines())
+            yield left + next((int(value) for name, value in lines if name == cached), 0)
+
+
+def _groups() -> Iterator[tuple[Path, tuple[str, str, str]]]:
+    """The folders of this process's control groups and of those around them, with the names of their files."""
+    try:
+        lines = OWN_GROUPS.read_text().splitlines()
+    except OSError:
+        return
+    for _, controllers, path in (line.split(":", 2) for line in lines):
+        if not controllers or "memory" in controllers.split(","):
+            top, files = (CGROUP / "memory", V1) if controllers else (CGROUP, V2)
+            own = top / path.lstrip("/")
+            yield from ((folder, files) for folder in (own, *own.parents) if folder.is_relative_to(top))
 
 
 def forget_peak() -> None:
@@ -90,18 +100,14 @@ class _GpuMemory(ctypes.Structure):
     _fields_ = [(name, ctypes.c_ulonglong) for name in ("total", "free", "used")]
 
 
-def gpu_memory(number: int) -> tuple[int, int]:
-    """Free and all bytes of a GPU by its number in CUDA; (0, 0) where NVIDIA's library does not tell."""
+def gpu_memory(name: str) -> tuple[int, int]:
+    """Free and all bytes of a GPU by the name that NVIDIA gives it (``GPU-…``), because CUDA may number them in another
+    order than NVIDIA's library; (0, 0) where that library does not tell."""
     library = _nvml()
     if library is None:
         return 0, 0
-    visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
-    name = visible[number] if number < len(visible) else str(number)
     handle, memory = ctypes.c_void_p(), _GpuMemory()
-    if name.isdecimal():
-        failed = library.nvmlDeviceGetHandleByIndex_v2(int(name), ctypes.byref(handle))
-    else:
-        failed = library.nvmlDeviceGetHandleByUUID(name.encode(), ctypes.byref(handle))
+    failed = library.nvmlDeviceGetHandleByUUID(name.encode(), ctypes.byref(handle))
     if failed or library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)):
         return 0, 0
     return memory.free, memory.total

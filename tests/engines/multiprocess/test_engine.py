@@ -133,8 +133,9 @@ def test_a_usage_error_in_a_process_stays_one(failing: Callable[..., Experiment]
 def test_a_full_gpu_is_one_line_with_advice(devices: Any, where: str, failing: Callable[..., Experiment]) -> None:
     full = "if client.round == 1: raise torch.OutOfMemoryError('CUDA out of memory. Tried ...')"
     experiment = failing(full, devices=devices, checkpoint_every=1)
-    with pytest.raises(WorkerError, match=rf"^{where}the memory of cpu is full; fewer runs at once"):
+    with pytest.raises(WorkerError, match=rf"^{where}the memory of cpu is full; fewer runs at once") as caught:
         run(experiment)
+    assert caught.value.gpu_full
     last = checkpoint.latest(experiment.out / "checkpoint")  # type: ignore[operator]
     assert last is not None
     assert checkpoint.facts(last)["round"] == 0

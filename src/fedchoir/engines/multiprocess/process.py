@@ -49,8 +49,10 @@ class WorkerProcess:
         kind, value = envelope.header["kind"], unpack(envelope, envelope.header["value"])
         if kind == "usage error":
             raise UsageError(value)
-        if kind == "error":
-            raise WorkerError(f"{self._child.name}: {value}")
+        if kind in ("error", "gpu full"):
+            failed = WorkerError(f"{self._child.name}: {value}")
+            failed.gpu_full = kind == "gpu full"
+            raise failed
         return kind, value
 
     def fileno(self) -> int:

@@ -19,7 +19,7 @@ from fedchoir.engines.local.engine import LocalEngine
 from fedchoir.engines.local.state_cache import state_name
 from fedchoir.engines.messages import Envelope, unpack_action
 from fedchoir.engines.multiprocess.data_transfer import from_frames, pack, to_frames, unpack
-from fedchoir.utils.devices import full_memory
+from fedchoir.utils.devices import full_gpu
 from fedchoir.utils.errors import UsageError
 from fedchoir.utils.subprocess_channel import Channel, parent_channel
 
@@ -30,7 +30,7 @@ class EngineWorker:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._engine: LocalEngine
-        self._device: torch.device
+        self._device = torch.device("cpu")  # until it starts
         self._request: Envelope
 
     def serve(self) -> None:
@@ -49,11 +49,12 @@ class EngineWorker:
                 raise
             except UsageError as error:
                 self._send("usage error", str(error))
-            except torch.OutOfMemoryError:
-                self._send("error", full_memory(self._device))
             except Exception as error:
-                traceback.print_exc()
-                self._send("error", f"{type(error).__name__}: {error}".splitlines()[0])
+                if full := full_gpu(error, self._device):
+                    self._send("gpu full", str(full))
+                else:
+                    traceback.print_exc()
+                    self._send("error", f"{type(error).__name__}: {error}".splitlines()[0])
 
     def start(
         self, method: str, public_set: str, params: dict[str, Any], spec: FederationSpec, scenario: Any, public: Any,
