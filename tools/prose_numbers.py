@@ -6,7 +6,7 @@
 with another row give one number per seed that both have, and ``< <= > >=`` compare the means over these seeds.
 ``client=`` takes one client instead of the average, ``round=`` one round instead of the last three, ``paper=true`` the
 published number.
-``bytes(row)`` are the bytes of a run in both directions.
+``bytes(row)`` are the bytes of a run in both directions, ``seconds(row)`` how long it took.
 A row is named by its label, in another section with the section's name before it: ``digits/fccl+``. Filters:
 ``signed``, ``interval`` (95 %, Student's t over seeds), ``digits(n)``. ``verdict(a, b, …)`` is "holds" if all
 intervals are above zero, and names how many seeds would tell where they contain it. Both need two seeds or more.
@@ -105,7 +105,7 @@ class Numbers:
     def render(self, text: str, within: str = "", **functions: Callable[..., str]) -> str:
         """Evaluate a text; labels without a section are those of the section ``within``."""
         functions |= {"intra": partial(self.get, "intra", within), "inter": partial(self.get, "inter", within)}
-        functions |= {"bytes": partial(self.bytes, within)}
+        functions |= {"bytes": partial(self.bytes, within), "seconds": partial(self.seconds, within)}
         try:
             return self._environment.from_string(text).render(functions)
         except (TemplateError, LookupError, ValueError, TypeError, ArithmeticError) as error:
@@ -125,6 +125,10 @@ class Numbers:
     def bytes(self, section: str, name: str) -> Any:
         """Return the bytes of a run in both directions, for every seed."""
         return BySeed({run.seed: run.bytes_up + run.bytes_down for run in self.row(section, name).results})
+
+    def seconds(self, section: str, name: str) -> Any:
+        """Return the seconds of a run, for every seed."""
+        return BySeed({run.seed: run.seconds["total"] for run in self.row(section, name).results})
 
     def row(self, section: str, name: str) -> Row:
         """Return the row with this label."""
