@@ -167,11 +167,13 @@ def test_a_checkpoint_is_named_after_the_files_that_it_has(tasks: list[Task], tm
     assert [path.name for path in group.files] == ["server.safetensors", "latest.json"]
 
 
-def test_an_empty_state_is_not_saved_over_an_archive(tasks: list[Task], tmp_path: Path) -> None:
+def test_nothing_is_not_saved_over_an_archive(tasks: list[Task], tmp_path: Path) -> None:
     run_to(tasks[0], 4)
     names = save(tasks, tmp_path / "back")
+    with pytest.raises(UsageError, match="nothing fits into --limit"):
+        save(tasks, tmp_path / "back", limit=10)
     shutil.rmtree(tmp_path / "state")
-    with pytest.raises(UsageError, match="there is nothing to save"):
+    with pytest.raises(UsageError, match="has no run of the queue"):
         save(tasks, tmp_path / "back")
     assert [path.name for path in (tmp_path / "back").iterdir()] == names
 

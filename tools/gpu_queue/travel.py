@@ -81,8 +81,9 @@ def save_state(tasks: Sequence[Task], state: Path, out: Path, part: int, limit: 
     """Results and checkpoints as two archives: without the second, the first can be unpacked. Returns the files and
     what did not fit."""
     archives, left_out = packed_state(tasks, state, limit)
-    if not any(archives.values()) and not left_out:
-        raise UsageError(f"{state} has no run of the queue: there is nothing to save; --state names the state folder")
+    if not any(archives.values()):  # earlier archives stay
+        why = "nothing fits into --limit" if left_out else f"{state} has no run of the queue; --state names its folder"
+        raise UsageError(f"nothing was saved: {why}")
     return write_archives(archives, out, part), left_out
 
 
