@@ -23,6 +23,7 @@ from fedchoir.core import checkpoint
 from fedchoir.experiments.backend import Status
 from fedchoir.experiments.scheduler import Outcome, is_finished, is_locked, lock_of, run_jobs, write_manifest
 from fedchoir.experiments.sweep import Job, jobs_of, read_sweep
+from fedchoir.utils.errors import UsageError
 from fedchoir.utils.stop_signals import GRACE
 
 
@@ -31,6 +32,16 @@ def execute(path: Path, out: Path, **more: Any) -> tuple[list[Outcome], list[Sta
     news: list[Status] = []
     outcomes = run_jobs(jobs_of(read_sweep(path), out), watch=lambda job, status: news.append(status), **more)
     return outcomes, news
+
+
+def test_two_runs_with_one_folder_are_refused_before_anything_starts(
+    sweep_of: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Ends of runs are counted by folder, so the sweep would never be over."""
+    jobs = jobs_of(read_sweep(sweep_of(method=["solo"])), tmp_path / "out")
+    with pytest.raises(UsageError, match="is the folder of two runs of this sweep"):
+        run_jobs([*jobs, *jobs])
+    assert not jobs[0].out.exists()
 
 
 def test_two_at_once_then_nothing_is_left_to_do(sweep_of: Callable[..., Path], tmp_path: Path) -> None:

@@ -6,34 +6,21 @@ import io
 import json
 import subprocess
 import tarfile
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import tomli_w
-from tools.gpu_queue import Queue, load_state, main, merge, plan, read_queue, run_stretch, save_state, tasks_of
+from tools.gpu_queue import stretch
+from tools.gpu_queue.__main__ import main
+from tools.gpu_queue.merge import merge
+from tools.gpu_queue.stretch import run_stretch
+from tools.gpu_queue.tasks import Place, Queue, Task, plan, read_queue, tasks_of
+from tools.gpu_queue.travel import load_state, save_state, state_groups
 
 from fedchoir import run
 from fedchoir.utils.errors import UsageError
-from tools import gpu_queue
-
-TINY = {"private": [20], "public_size": 16, "public_batch": 8, "local_epochs": 1, "pretrain_epochs": 1}
-BASE = {"scenario": "digits-lite", "models": "simple_cnn@2", "rounds": 3, "device": "cpu", "settings": TINY}
-
-
-@pytest.fixture
-def queue_file(tmp_path: Path) -> Path:
-    """Two rows of one tiny run each."""
-    rows = []
-    for method in ("fedmd", "fccl"):
-        sweep = tmp_path / f"{method}.toml"
-        sweep.write_text(tomli_w.dumps({"title": method, "base": {**BASE, "method": method}}))
-        rows.append({"sweep": str(sweep), "section": f"tiny-{method}", "why": "a test"})
-    path = tmp_path / "queue.toml"
-    path.write_text(tomli_w.dumps({"row": rows}))
-    return path
 
 
 @pytest.fixture
@@ -47,8 +34,8 @@ def rounds_take_twenty_seconds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             clock[0] += 20.1
             seen.append(f"{job.label} {status['round']}")
 
-    monkeypatch.setattr(gpu_queue, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    monkeypatch.setattr(gpu_queue, "print_status", watch)
+    monkeypatch.setattr(stretch, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(stretch, "print_status", watch)
     return seen
 
 
@@ -74,7 +61,7 @@ def test_runs_span_stretches_and_machines_with_the_numbers_of_an_unbroken_run(
         assert ends[-1] > ends[-2], "a stretch made no progress"
         # the next stretch is on another machine: results and checkpoints travel in small parts
         bundle, moved = tmp_path / f"bundle{number}", tmp_path / f"state{number}"
-        assert len(save_state(tasks, state, bundle, part=4096, limit=1e9)) > 2
+        assert len(save_state(tasks, state, bundle, part=4096, limit=1e9)[0]) > 2
         load_state(bundle, moved)
         state = moved
     assert len(ends) >= 4, "a stretch did not end"
@@ -90,10 +77,13 @@ def test_runs_span_stretches_and_machines_with_the_numbers_of_an_unbroken_run(
     assert (record["label"], record["method"]) == ("fccl", "fccl")
     assert str(tmp_path) not in json.dumps(record)  # nothing about this machine
     assert (results / "tiny-fccl" / "sweep.toml").exists()
-    assert "tiny-fccl: 1 of 1 runs, 0 min left" in plan(tasks)
-    assert not any("checkpoint" in name for _, name in gpu_queue.chosen_state(tasks, state, 1e9))  # all is finished
-    kept = [replace(task, row=task.row.model_copy(update={"keep": True})) for task in tasks]
-    assert any("checkpoint" in name for _, name in gpu_queue.chosen_state(kept, state, 1e9))
+    assert "tiny-fccl: 1 of 1 runs, 0 min left" in plan(queue.row, tasks)
+    assert not any(group.what.startswith("checkpoint of") for group in state_groups(tasks, state))  # all is finished
+    kept = [
+        Task(task.job, tuple(Place(row.model_copy(update={"keep": True}), job) for row, job in task.places))
+        for task in tasks
+    ]
+    assert any(group.what.startswith("checkpoint of") for group in state_groups(kept, state))
 
 
 def test_as_many_runs_as_fit_in_the_order_of_the_queue(
@@ -106,23 +96,10 @@ def test_as_many_runs_as_fit_in_the_order_of_the_queue(
         if status["event"] == "began":
             began.append(job.label)
 
-    monkeypatch.setattr(gpu_queue, "print_status", watch)
+    monkeypatch.setattr(stretch, "print_status", watch)
     outcomes = run_stretch(tasks, minutes=5, processes="auto", margin=1)
     assert [outcome.state for outcome in outcomes] == ["finished", "finished"]
     assert began == ["fedmd", "fccl"]
-    with pytest.raises(SystemExit, match="--jobs 'many' is not possible: it should be how many runs at once, or auto"):
-        main(["run", "--queue", str(queue_file), "--state", str(tmp_path / "state"), "--jobs", "many"])
-
-
-def test_a_checkpoint_that_does_not_fit_is_left_out_and_named(
-    queue_file: Path, tmp_path: Path, rounds_take_twenty_seconds: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    tasks = tasks_of(read_queue(queue_file), tmp_path / "state")
-    run_stretch(tasks, minutes=0.75, processes=1, margin=30)
-    names = [name for _, name in gpu_queue.chosen_state(tasks, tmp_path / "state", limit=20_000)]
-    assert not any("checkpoint" in name for name in names)
-    assert any(name.endswith("events.jsonl") for name in names)
-    assert "left out, does not fit" in capsys.readouterr().out
 
 
 def test_a_bundle_has_code_data_and_a_script_that_unpacks_it(
@@ -143,27 +120,29 @@ def test_a_bundle_has_code_data_and_a_script_that_unpacks_it(
     assert (tmp_path / "there" / "data" / "mnist.npz").read_bytes() == b"x" * 100
     assert (tmp_path / "there" / "src" / "fedchoir" / "__init__.py").exists()
     assert not list((tmp_path / "there").rglob("runs.jsonl"))
-    with pytest.raises(SystemExit, match=r"mnist\.npz is not in the data root"):
+    with pytest.raises(SystemExit) as error:
         main(["pack", *common])
+    assert error.value.code == 2
+    assert "mnist.npz is not in the data root" in capsys.readouterr().err
 
 
 def test_results_are_read_though_a_part_of_the_checkpoints_is_missing(
-    queue_file: Path, tmp_path: Path, rounds_take_twenty_seconds: list[str], capsys: pytest.CaptureFixture[str]
+    queue_file: Path, tmp_path: Path, rounds_take_twenty_seconds: list[str]
 ) -> None:
     tasks = tasks_of(read_queue(queue_file), tmp_path / "state")
     run_stretch(tasks, minutes=0.75, processes=1, margin=30)
-    made = save_state(tasks, tmp_path / "state", tmp_path / "back", part=4096, limit=1e9)
+    made, _ = save_state(tasks, tmp_path / "state", tmp_path / "back", part=4096, limit=1e9)
     parts = [path for path in made if path.name.startswith("checkpoints-")]
     assert len(parts) > 1
     parts[0].unlink()
-    load_state(tmp_path / "back", tmp_path / "there")
-    assert f"left out: checkpoints, of which part 1 of {len(parts)} is missing" in capsys.readouterr().out
+    (problem,) = load_state(tmp_path / "back", tmp_path / "there").problems
+    assert f"of which part 1 of {len(parts)} is missing" in problem
     loaded = {path.relative_to(tmp_path / "there").as_posix() for path in (tmp_path / "there").rglob("*")}
     run_folder = tasks[0].job.out.relative_to(tmp_path / "state").as_posix()
     assert f"{run_folder}/events.jsonl" in loaded
     assert any("/logs/" in name for name in loaded)  # that of an unfinished run
     assert not any("checkpoint/" in name for name in loaded)
-    with pytest.raises(UsageError, match=r"has no results-1-of-N\.tar\.xz"):
+    with pytest.raises(UsageError, match=r"has no results-ID-1-of-N\.tar\.xz"):
         load_state(tmp_path, tmp_path / "there")
 
 
@@ -174,14 +153,6 @@ def test_nothing_starts_at_the_end_of_a_stretch(
     tasks = tasks_of(read_queue(queue_file), tmp_path / "state")
     outcomes = run_stretch(tasks, minutes=100 / 60, processes=1, margin=35)
     assert [outcome.state for outcome in outcomes] == ["finished", "waiting"]
-
-
-def test_a_run_that_two_rows_have_is_run_once(queue_file: Path, tmp_path: Path) -> None:
-    """Though they keep it in different sections."""
-    values = read_queue(queue_file).model_dump(mode="json")["row"]
-    again = {"sweep": values[0]["sweep"], "section": "other", "why": "a test"}
-    queue = Queue(row=[*values, again])
-    assert [task.row.section for task in tasks_of(queue, tmp_path)] == ["tiny-fedmd", "tiny-fccl"]
 
 
 def test_only_the_first_rows(queue_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -196,7 +167,7 @@ def test_a_bundle_writes_nothing_outside_the_state(name: str, tmp_path: Path) ->
     whole = io.BytesIO()
     with tarfile.open(fileobj=whole, mode="w:xz") as archive:
         archive.addfile(tarfile.TarInfo(name))
-    (tmp_path / "results-1-of-1.tar.xz").write_bytes(whole.getvalue())
+    (tmp_path / "results-00000000-1-of-1.tar.xz").write_bytes(whole.getvalue())
     with pytest.raises(UsageError, match="is not a file of the state"):
         load_state(tmp_path, tmp_path / "state")
     assert not (tmp_path / "state").exists()

@@ -53,7 +53,9 @@ def run_jobs(
 ) -> list[Outcome]:
     """Execute every job that is not finished, those that wait in an ``order``, of which none overtakes another that
     does not fit; outcomes in the order of the jobs. ``watch`` gets every report. After a signal the runs stop; a second
-    one raises `Interrupted`."""
+    one raises `Interrupted`. Two jobs with one folder are an error: only one of them could ever end."""
+    if repeated := [folder for folder, count in Counter(job.out for job in jobs).items() if count > 1]:
+        raise UsageError(f"{repeated[0]} is the folder of two runs of this sweep; each needs its own: change a label")
     backend = backend or LocalProcesses(make_places(processes, len(jobs)))
     runs = _Runs(jobs, backend, watch, order)
 
