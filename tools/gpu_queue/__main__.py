@@ -19,7 +19,7 @@ from tools.gpu_queue.travel import load_state, pack_bundle, save_state
 
 MIB = 2**20
 PART = {"pack": 60.0, "save": 15.0}
-LIMIT = {"pack": 240.0, "save": 105.0}  # of save: with the default --part at most 8 files, as two archives
+LIMIT = {"pack": 240.0, "save": 60.0}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -52,7 +52,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--limit",
         type=float,
-        help="MiB of results and checkpoints that travel, compressed (default: 240, 105 for save)",
+        help="MiB of results and checkpoints that travel, compressed (default: 240, 60 for save)",
     )
     parser.add_argument("--data-root", type=Path)
     parser.add_argument("--device", help="auto, cpu or cuda; default: that of the queue")

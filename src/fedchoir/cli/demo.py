@@ -40,9 +40,9 @@ FULL: Runs = {
 }
 CAUTION = (
     "[bold]How to read this:[/] one seed and small models are no ranking of the methods. intra: accuracy on a client's "
-    "own kind of data; inter: on the other clients' kinds. Choir-v1 also augments its images and predicts together with "
-    "the shared network: most of its gain comes from that (docs/choir-v1.md). The papers' tables: fedchoir reproduce "
-    "fccl+/table8."
+    "own kind of data; inter: on the other clients' kinds. Choir-v1 also augments its images and predicts together "
+    "with the shared network: most of its gain comes from that (docs/choir-v1.md). The papers' tables: fedchoir "
+    "reproduce fccl+/table8."
 )
 
 
