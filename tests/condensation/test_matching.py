@@ -82,3 +82,23 @@ def test_an_embedding_does_not_depend_on_the_other_samples_of_a_batch() -> None:
     network = random_network(InputSpec.image(16), 8, 0)
     alone: Tensor = network(samples[:1])
     torch.testing.assert_close(network(samples)[:1], alone, rtol=1e-4, atol=1e-5)
+
+
+def test_condensed_series_have_the_level_and_the_amplitude_of_their_class() -> None:
+    """Both tell classes apart, and networks that normalise every series would hide them."""
+    draw = torch.Generator().manual_seed(0)
+    labels = torch.arange(120) % 3
+    level, amplitude = torch.tensor([-1.0, 1.0, 0.0])[labels], torch.tensor([0.2, 0.2, 1.5])[labels]
+    series = level.view(-1, 1, 1) + amplitude.view(-1, 1, 1) * torch.randn(120, 2, 32, generator=draw)
+    private, inputs = TensorSet(series, labels), InputSpec("series", (2, 32))
+    recipe, owned = Recipe(per_class=6, formation=1, steps=300, lr=0.1, batch=32), torch.ones(3, dtype=torch.bool)
+
+    def goal(step: int) -> Goal:
+        change = siamese("series", torch.Generator().manual_seed(step))
+        return private_goal(private, owned, random_network(inputs, 16, 0, step), change, recipe.batch, draw)
+
+    start = start_noise(3, inputs.shape, recipe, "series", seed=0)
+    made, _ = condense(start, goal, owned, torch.full((3,), recipe.per_class), recipe, "series")
+    statistics = torch.stack([series.mean(dim=(1, 2)), series.std(dim=(1, 2))], dim=1)
+    centres = torch.stack([made.mean(dim=(1, 2, 3)), made.flatten(2).std(dim=2).mean(dim=1)], dim=1)
+    assert (torch.cdist(statistics, centres).argmin(dim=1) == labels).float().mean() > 0.95

@@ -12,6 +12,7 @@ from fedchoir.losses import class_means, mean_matching
 from fedchoir.utils.rng import generator
 
 START_SPREAD = 0.1  # of the noise that condensation starts from: of the range of pixels, or in standard units
+SERIES_START_SPREAD = 1.0  # that of real series
 
 Embed = Callable[[Tensor], Tensor]
 """Samples in the space of condensation → embeddings B×d."""
@@ -52,7 +53,8 @@ Goals = Callable[[int], Goal]
 def start_noise(classes: int, shape: tuple[int, ...], recipe: Recipe, modality: str, seed: int) -> Tensor:
     """Where condensation starts, C×N×shape: noise that no private sample enters."""
     noise = torch.randn(classes, recipe.per_class, *shape, generator=generator(seed, "condensation start"))
-    return (middle(modality) + START_SPREAD * noise).clamp(*limits(modality))
+    spread = SERIES_START_SPREAD if modality == "series" else START_SPREAD
+    return (middle(modality) + spread * noise).clamp(*limits(modality))
 
 
 def condense(
