@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import importlib
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from tests.benchmarks.conftest import BENCHMARKS
 
 import checkpoints
+import condensed_quality
 import flute
 import membership
 import naive
@@ -16,6 +19,7 @@ import overhead
 import scale
 import server_scale
 import synthetic_federation
+from fedchoir import Experiment, run
 
 NAMES = sorted({path.stem for path in BENCHMARKS.glob("*.py")} - {"pfl_worker"})  # it runs in another environment
 NEEDS = {"flower_sim": "flwr", "report_page": "playwright"}
@@ -115,3 +119,14 @@ def test_fit_of_server_scale_finds_the_formula() -> None:
     coefficients, residuals = server_scale.fitted(points, [2 + 0.003 * k + 0.5 * n for k, n in points])
     assert coefficients == pytest.approx([2, 0.003, 0.5])
     assert abs(residuals).max() < 1e-9
+
+
+def test_condensed_sets_of_a_run_are_compared_with_real_samples(
+    tmp_path: Path, small: Callable[..., Experiment], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(small("choir", "measured", rounds=1, settings={"condense_steps": 5}))
+    condensed_quality.main([str(tmp_path / "measured"), "--steps", "40"])
+    title, *rows = capsys.readouterr().out.splitlines()
+    assert title == "measured: green, red, white; mean"
+    found = {row.split(": ")[0].strip(): float(row.split("; ")[1]) for row in rows}
+    assert found["private samples"] >= found["sets"] > 0  # five steps from noise teach no more than real samples

@@ -55,6 +55,7 @@ def _image_block(channels: int, width: int, side: int) -> list[nn.Module]:
 def _series_block(channels: int, width: int, side: int) -> list[nn.Module]:
     convolution = nn.Conv1d(channels, width, 3, padding=1)
     nn.init.kaiming_normal_(convolution.weight, nonlinearity="relu")
+    assert convolution.bias is not None
     nn.init.normal_(convolution.bias, std=BIAS_SPREAD)
     return [convolution, nn.ReLU()]
 
