@@ -11,7 +11,7 @@ from fedchoir.data.image.color_transforms import WIDE_COLORS, recolor
 from fedchoir.data.samples import Recolor
 from fedchoir.losses import soft_cross_entropy
 from fedchoir.methods.api import Batch, Client, Field, Round, Script, Settings, Step
-from fedchoir.methods.condensation_phase import CondensingParams
+from fedchoir.methods.condensation_options import CondensingParams
 from fedchoir.methods.condensing import Condensing
 from fedchoir.methods.server_training import missed_last_round
 from fedchoir.methods.shared_ensemble import SharedEnsemble, SharedEnsembleParams

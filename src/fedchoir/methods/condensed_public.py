@@ -14,7 +14,7 @@ from fedchoir.core.federation_spec import FederationSpec
 from fedchoir.data.public import PublicSet, draw_samples
 from fedchoir.data.samples import Samples, unlabeled
 from fedchoir.methods.api import Client, Method, Script, Settings, Step
-from fedchoir.methods.condensation_phase import CondensingParams
+from fedchoir.methods.condensation_options import CondensingParams
 from fedchoir.methods.condensing import Condensing
 from fedchoir.payload import Payload
 from fedchoir.utils.errors import UsageError

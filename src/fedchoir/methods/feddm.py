@@ -6,7 +6,7 @@ from torch import Tensor
 
 from fedchoir.condensation.sample_space import as_samples, decode
 from fedchoir.methods.api import Client, Field, Round, Script, Settings, Step
-from fedchoir.methods.condensation_phase import CondensingParams
+from fedchoir.methods.condensation_options import CondensingParams
 from fedchoir.methods.condensing import Condensing
 from fedchoir.payload import Payload, state_payload
 from fedchoir.utils.errors import UsageError
