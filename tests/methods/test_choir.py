@@ -117,6 +117,18 @@ def test_a_class_with_few_samples_is_not_sent(harness: Make) -> None:
     assert torch.equal(start, s.clients[1].stored_tensor("own_set"))  # noise of the seed, nothing else
 
 
+def test_clients_that_send_nothing_are_named_in_the_result(small: Callable[..., Experiment]) -> None:
+    def notes(name: str, **settings: Any) -> list[str]:
+        found = run(small("choir", name, rounds=1, settings={"condense_steps": 1, **settings})).notes
+        return [note for note in found if "synthetic" in note]
+
+    assert notes("all", smallest_class=13) == [  # every class has twelve
+        "no synthetic samples of green, red, white: none of their classes has 13 private samples (smallest_class, "
+        "private_per_synthetic, formation)"
+    ]
+    assert notes("none") == []
+
+
 def test_missing_classes(harness: Make, uneven: Path) -> None:
     s = harness("choir", PLAIN, scenario=uneven)
     s.run_rounds()

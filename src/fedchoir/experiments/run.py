@@ -175,7 +175,7 @@ def run_on_engine(
         }
         atomic_write_json(out / "task.json", {**facts, **more})  # for readers of an unfinished run
         events = _run_rounds(server, plan, resume, observers, budget, every_round)
-        facts |= {"notes": [*notes, *engine.notes, *server.notes], "device": device}
+        facts |= {"notes": [*notes, *method.closing_notes(), *engine.notes, *server.notes], "device": device}
         facts |= {"budget": budget.total(server.next_round)} if budget else {}
         result = summarise(method.spec, tests, events, facts)  # sites may have joined since the start
         atomic_write_json(out / "result.json", result.model_dump(mode="json"))

@@ -141,6 +141,10 @@ class Method:
         if self.params.pretrain_epochs:
             yield Step(self.pretrain)
 
+    def closing_notes(self) -> list[str]:
+        """For the result, from the server's state after the last round: the same after a resume."""
+        return []
+
     def round(self, r: Round) -> Script:
         """One round: yields steps and exchanges."""
         raise NotImplementedError

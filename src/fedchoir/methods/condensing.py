@@ -2,6 +2,8 @@
 
 from functools import partial
 
+import torch
+
 from fedchoir.condensation.sample_space import check_modality, sent_dtype
 from fedchoir.condensation.sets import find_fault, join_sets
 from fedchoir.core.federation_spec import FederationSpec
@@ -75,6 +77,17 @@ class Condensing(CondensationPhase):
         sets = yield Exchange(self.share_condensed, aggregator=gather, dims=self.dims, fault=fault)
         for k, payload in sets.items():
             self.server |= {f"set{k}/{name}": t.cpu() for name, t in payload.items()}
+
+    def closing_notes(self) -> list[str]:
+        clients = enumerate(self.spec.clients)
+        silent = [c.name for k, c in clients if not self.server.get(f"set{k}/owned", torch.ones(1)).any()]
+        if not silent:
+            return []
+        what = "texts" if self.spec.inputs.modality == "text" else "samples"
+        return [
+            f"no synthetic samples of {', '.join(silent)}: none of their classes has {self.smallest:g} private {what} "
+            "(smallest_class, private_per_synthetic, formation)"
+        ]
 
     def joined_sets(self, without: int | None = None) -> Payload:
         """All clients' synthetic samples (M×shape) and labels (M) but one client's: what others receive."""
