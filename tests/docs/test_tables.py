@@ -95,9 +95,12 @@ def test_shared_models_of_choir(numbers: Numbers) -> None:
 CHOIR = {
     "Office-Caltech, the papers' models, 40 rounds": ("choir-office/choir", "office-caltech/fccl+, affine + recolor"),
     "Digits, narrow models, 10 rounds": ("digits-narrow/choir", "digits-narrow/fccl+"),
+    "Digits, narrow models, 20 rounds": ("digits-narrow-20/choir", "digits-narrow-20/fccl+"),
     "Office-Caltech, narrow models, 10 rounds": ("office-narrow/choir", "office-narrow/fccl+"),
     "digits-lite, 8 rounds": ("digits-lite/choir", "digits-lite/fccl+, affine + recolor"),
     "amazon-reviews: texts, 5 rounds": ("reviews/choir", "reviews/fccl+"),
+    "UCI HAR: series, 10 rounds": ("choir-har/choir", "choir-har/fccl+"),
+    "heart: tables, 15 rounds": ("choir-heart/choir", "choir-heart/fccl+"),
 }
 
 
