@@ -152,6 +152,29 @@ def test_an_untrained_model_is_no_teacher(settings: dict[str, Any], small: Calla
         run(small("choir", settings=settings))
 
 
+def test_until_models_are_trained_embedders_are_random_and_labels_certain(harness: Make) -> None:
+    def sets(**settings: Any) -> list[torch.Tensor]:
+        s = harness("choir", PLAIN, refresh=1, recolor="none", **settings)
+        found = []
+        for _ in range(2):
+            s.run_rounds()
+            found.append(s.clients[0].stored_tensor("own_set").clone())
+        return found
+
+    random, own = sets(), sets(embedders="own")
+    assert torch.equal(random[0], own[0])
+    assert not torch.equal(random[1], own[1])
+
+    s = harness("choir", PLAIN, refresh=1, soft_labels=True)
+    s.run_rounds()
+    companions = s.method.companions(s.clients[0])
+    assert torch.equal(companions.targets["soft"], torch.eye(4)[companions.samples.labels])
+    s.run_rounds()
+    soft = s.method.companions(s.clients[0]).targets["soft"]
+    assert (soft < 1).all()
+    torch.testing.assert_close(soft.sum(dim=1), torch.ones(len(soft)))
+
+
 def test_secure_sums_are_refused_with_the_reason(small: Callable[..., Experiment]) -> None:
     with pytest.raises(UsageError, match="choir: its server forwards each client's synthetic samples"):
         run(small("choir", secure=True))

@@ -11,12 +11,13 @@ class CondensingParams(Settings):
         1, ge=1, le=4, description="images only: a sent image holds formation² images of a lower resolution"
     )
     soft_labels: bool = Field(
-        False, description="send the client's own predictions for its synthetic samples beside their classes"
+        False,
+        description="send the predictions of the client's own trained model for its synthetic samples, beside classes",
     )
     embedders: Literal["random", "own", "both"] = Field(
         "random",
-        description="networks under which class means are matched: new random ones, the client's own model as it is, "
-        "or both in turn",
+        description="networks under which class means are matched: new random ones, the client's own model once it is "
+        "trained, or both in turn",
     )
     refresh: int = Field(0, ge=0, description="condense on and send again every so many rounds; 0: once")
     condense_steps: int = Field(150, ge=1, description="steps of a condensation, each under another network")

@@ -8,7 +8,7 @@ from torch import Tensor
 from fedchoir.condensation.matching import Embed, Goal, Goals, Recipe, condense, private_goal, start_noise
 from fedchoir.condensation.networks import random_network
 from fedchoir.condensation.private_release import Bank, release
-from fedchoir.condensation.sample_space import decode, for_network, pack, siamese, unpack
+from fedchoir.condensation.sample_space import for_network, pack, siamese, unpack
 from fedchoir.condensation.text import private_statistics, write_texts
 from fedchoir.condensation.text_release import noised_statistics
 from fedchoir.core.private_training import noise_source
@@ -89,7 +89,7 @@ class CondensationPhase(Method):
         """What each step matches, with embedders and samples drawn anew, and the number of samples of each class."""
         p, counts, modality = self.params, client.class_counts(), self.spec.inputs.modality
         owned = counts >= self.smallest
-        own = self.own_embedder(client) if p.embedders != "random" else None
+        own = self.own_embedder(client) if p.embedders != "random" and self.model_is_trained(client) else None
 
         def goal(step: int) -> Goal:
             change = siamese(modality, generator(client.seed, "siamese", client.round, step))
@@ -119,6 +119,10 @@ class CondensationPhase(Method):
         network = random_network(inputs, self.params.network_width, client.seed, *place).to(client.device)
         return lambda samples: network(for_network(samples, inputs.modality))
 
+    def model_is_trained(self, client: Client) -> bool:
+        """Before that, embedders are random and soft labels are the classes."""
+        return bool(self.params.pretrain_epochs) or "own_set" in client.memory  # condensed in an earlier round
+
     def own_embedder(self, client: Client) -> Embed:
         model, transform = client.frozen_copy(client.snapshot()), self.transform(client)
         return lambda samples: model.features(transform(samples)).float()
@@ -127,11 +131,3 @@ class CondensationPhase(Method):
         """From the space of condensation to what a model takes."""
         transform = client.private.transform if self.spec.inputs.modality == "image" else None
         return (lambda samples: samples) if transform is None else transform
-
-    @torch.no_grad()
-    def own_predictions(self, client: Client, packed: Tensor) -> Tensor:
-        """C×N×f²×C probabilities."""
-        client.model.eval()
-        samples = unpack(decode(packed.flatten(0, 1), self.params.formation))
-        z = client.logits(self.transform(client)(samples))
-        return z.softmax(dim=1).view(*packed.shape[:2], -1, z.shape[1])

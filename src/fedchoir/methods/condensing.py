@@ -3,8 +3,9 @@
 from functools import partial
 
 import torch
+from torch import Tensor
 
-from fedchoir.condensation.sample_space import check_modality, sent_dtype
+from fedchoir.condensation.sample_space import check_modality, decode, sent_dtype, unpack
 from fedchoir.condensation.sets import find_fault, join_sets
 from fedchoir.core.federation_spec import FederationSpec
 from fedchoir.methods.api import Client, Exchange, Round, Script, Settings, gather
@@ -54,11 +55,24 @@ class Condensing(CondensationPhase):
     @sends(condensed_fields)
     def share_condensed(self, client: Client) -> Payload:
         """The client's synthetic samples, which of its classes they stand for, and its predictions for them."""
+        trained = self.model_is_trained(client)
         if "own_set" not in client.memory or not self.params.release_noise:  # a release is never repeated
             self.condense(client)
         packed, owned = client.stored_tensor("own_set"), client.stored_tensor("own_classes")
-        soft = {"soft": self.own_predictions(client, packed)} if self.params.soft_labels else {}
+        soft = {"soft": self.own_predictions(client, packed, trained)} if self.params.soft_labels else {}
         return Payload({"condensed": packed, "owned": owned, **soft})
+
+    @torch.no_grad()
+    def own_predictions(self, client: Client, packed: Tensor, trained: bool) -> Tensor:
+        """C×N×f²×C probabilities; those of an untrained model are 1 for the class."""
+        classes, per_class = packed.shape[:2]
+        if not trained:
+            certain = torch.eye(classes, device=client.device).view(classes, 1, 1, classes)
+            return certain.repeat(1, per_class, self.params.formation**2, 1)
+        client.model.eval()
+        samples = unpack(decode(packed.flatten(0, 1), self.params.formation))
+        z = client.logits(self.transform(client)(samples))
+        return z.softmax(dim=1).view(classes, per_class, -1, classes)
 
     @property
     def dims(self) -> dict[str, int]:

@@ -56,6 +56,9 @@ class FedDM(Condensing):
     def private_epochs(self, client: int, rounds: int) -> int:
         return 0
 
+    def model_is_trained(self, client: Client) -> bool:
+        return "own_set" in client.memory  # of an earlier round, after which the server trained
+
     def round(self, r: Round) -> Script:
         weights = Payload(self.server).only("weights")
         if weights and self.params.embedders != "random":
