@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import pytest
 import torch
 
 from fedchoir.condensation.private_release import COUNT_SHARE, Bank, exact_sums, release
 from fedchoir.data.image.image_set import ImageSet
+from fedchoir.data.samples import Samples
+from fedchoir.data.series.series_set import SeriesSet
+from fedchoir.data.tabular.column import Column
+from fedchoir.data.tabular.encoder import Encoding
+from fedchoir.data.tabular.table_set import TableSet
+from fedchoir.utils.errors import UsageError
 from fedchoir.utils.input_spec import InputSpec
 
 CPU = torch.device("cpu")
@@ -25,9 +32,9 @@ def silent(shape: Sequence[int]) -> torch.Tensor:
     return torch.zeros(*shape)
 
 
-def vector(private: ImageSet) -> torch.Tensor:
+def vector(private: Samples, bank: Bank = BANK) -> torch.Tensor:
     """Everything that gets noise, one row for each class."""
-    counts, sums = exact_sums(private, BANK, 3)
+    counts, sums = exact_sums(private, bank, 3)
     return torch.cat([counts.unsqueeze(1), *sums], dim=1)
 
 
@@ -40,6 +47,41 @@ def test_one_sample_changes_one_row_by_at_most_one(left_out: int) -> None:
     own = left_out % 3
     assert 0.99 < norms[own] <= 1.0
     assert norms[torch.arange(3) != own].max() < 1e-6
+
+
+COLUMNS = (Column("dose", min=0.0, max=10.0), Column("stage", "categorical", ("a", "b", "c")))
+
+
+def rows(count: int, scaling: Literal["own", "agreed"]) -> TableSet:
+    draw = torch.Generator().manual_seed(1)
+    dose, stage = torch.rand(count, generator=draw) * 10, torch.randint(0, 3, (count,), generator=draw)
+    dose[0] = 1e4  # far from all others
+    cells = torch.stack([dose, stage.float()], dim=1)
+    return TableSet(cells, torch.arange(count) % 3, COLUMNS, Encoding(scaling=scaling))
+
+
+@pytest.mark.parametrize("left_out", [0, 7])
+def test_one_row_of_a_table_with_agreed_scaling_changes_as_little(left_out: int) -> None:
+    private = rows(30, "agreed")
+    bank = Bank.draw(private.input_spec, 8, 4, seed=0, device=CPU)
+    change = vector(private, bank) - vector(private.subset(torch.arange(30) != left_out), bank)
+    norms = change.norm(dim=1)
+    assert 0.99 < norms[left_out % 3] <= 1.0
+    assert norms[torch.arange(3) != left_out % 3].max() < 1e-6
+
+
+def test_samples_that_are_scaled_by_their_own_statistics_are_refused() -> None:
+    """There one sample changes all others."""
+    private = rows(30, "own")
+    bank = Bank.draw(private.input_spec, 8, 4, seed=0, device=CPU)
+    assert (vector(private, bank) - vector(private.subset(torch.arange(30) > 0), bank)).norm() > 2
+    with pytest.raises(UsageError, match=r"for table samples that are scaled by .* set scaling to agreed"):
+        release(private, bank, 3, silent)
+
+    series = SeriesSet(torch.randn(30, 2, 16), torch.arange(30) % 3)
+    bank = Bank.draw(series.input_spec, 8, 4, seed=0, device=CPU)
+    with pytest.raises(UsageError, match=r"for series samples that are scaled by .* set release_noise to 0"):
+        release(series, bank, 3, silent)
 
 
 def test_the_release_without_noise_is_the_mean_of_embeddings() -> None:

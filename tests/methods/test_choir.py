@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 import pytest
@@ -14,6 +16,8 @@ from tests.methods.plain_models import PLAIN, Make, after
 from fedchoir import Experiment, run
 from fedchoir.condensation.sample_space import decode, unpack
 from fedchoir.core.actions import Exchange
+from fedchoir.core.client import Client
+from fedchoir.methods.choir import Choir
 from fedchoir.payload import Payload, PayloadError
 from fedchoir.privacy.dp import epsilon
 from fedchoir.utils.errors import UsageError
@@ -49,6 +53,34 @@ def test_a_client_that_was_absent_gets_all_known_sets(harness: Make) -> None:
     assert {name.partition("/")[0] for name in known} == {"set0", "set1", "set2"}
     for client in s.clients:
         assert len(client.stored_tensor("received_labels")) == 2 * 8
+
+
+def test_a_client_that_is_asked_again_sends_the_same_set(harness: Make) -> None:
+    s = harness("choir", PLAIN, rounds=4, fraction=0.67, soft_labels=True, pretrain_epochs=1)  # two of three
+    sent: dict[str, torch.Tensor] = {}
+    for _ in range(4):
+        s.run_rounds()
+        for name, t in s.method.server.items():
+            assert torch.equal(sent.setdefault(name, t.clone()), t)
+    assert len(sent) == 9
+
+
+def test_a_set_that_did_not_arrive_is_asked_for_again(harness: Make) -> None:
+    s = harness("choir", PLAIN, rounds=3)
+    share = type(s.method).share_condensed
+
+    @wraps(share)
+    def fail_at_first(method: Choir, client: Client) -> Payload:
+        sent = share(method, client)
+        return Payload({**sent, "owned": sent["owned"] + 0.5}) if client.index == client.round == 0 else sent
+
+    s.method.share_condensed = MethodType(fail_at_first, s.method)
+    s.run_rounds()
+    assert s.method.closing_notes() == ["no synthetic samples of green: no set of theirs arrived"]
+    first, second = s.run_rounds(2)
+    assert (first["bytes_up"], second["bytes_up"]) == (3 * SENT, 0)
+    assert s.method.closing_notes() == []
+    assert len(s.clients[1].stored_tensor("received_labels")) == 2 * 8
 
 
 def test_without_a_share_it_is_augmented_training_alone(harness: Make) -> None:

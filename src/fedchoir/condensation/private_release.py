@@ -14,6 +14,7 @@ from fedchoir.condensation.matching import Embed, Goal
 from fedchoir.condensation.networks import random_network
 from fedchoir.condensation.sample_space import Change, for_network, plain, siamese
 from fedchoir.data.samples import Samples
+from fedchoir.utils.errors import UsageError
 from fedchoir.utils.input_spec import InputSpec
 from fedchoir.utils.rng import generator
 
@@ -63,6 +64,11 @@ class Release:
 
 def release(private: Samples, bank: Bank, classes: int, noise: Noise) -> Release:
     """Release counts and sums of embeddings of each class with Gaussian noise."""
+    if private.scaled_by_itself:
+        raise UsageError(
+            f"release_noise is not possible for {private.modality} samples that are scaled by their own statistics, "
+            f"which no noise covers; set {'scaling to agreed' if private.modality == 'table' else 'release_noise to 0'}"
+        )
     counts, sums = exact_sums(private, bank, classes)
     weight, gain = _scales(bank)
     noisy = (counts + noise(counts.shape).double()) / weight
@@ -77,8 +83,9 @@ def exact_sums(private: Samples, bank: Bank, classes: int) -> tuple[Tensor, list
     """What the noise is added to: C, and C×d for each network.
 
     A sample x of class c adds to row c the vector (√a, √((1−a)/R) e_1(A_1 x), …, √((1−a)/R) e_R(A_R x)) with
-    embeddings of unit length. Its norm is at most 1 and no other row depends on x, so adding or removing one sample
-    changes everything together by at most 1. The noise has σ times that as its standard deviation.
+    embeddings of unit length. Its norm is at most 1, and no other row and no other sample's vector depends on x unless
+    the samples are scaled by their own statistics, which `release` refuses. So adding or removing one sample changes
+    everything together by at most 1. The noise has σ times that as its standard deviation.
     """
     weight, gain = _scales(bank)
     counts = torch.zeros(classes, dtype=torch.float64)

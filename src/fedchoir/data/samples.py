@@ -69,6 +69,11 @@ class Samples:
         return None
 
     @property
+    def scaled_by_itself(self) -> bool:
+        """Whether `transform` was fitted on these samples, so that each of them changes the inputs made of all."""
+        return False
+
+    @property
     def input_spec(self) -> InputSpec:
         """What a model receives."""
         return InputSpec(self.modality, tuple(self.inputs.shape[1:]))

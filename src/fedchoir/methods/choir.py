@@ -38,7 +38,8 @@ class Choir(SharedEnsemble, Condensing):
 
         (1 − σ_t)·E_{(x,y)∈D_i} CE(z(x), y) + σ_t·E_{(s,y)∈∪_{j≠i} S_j} CE(z(s), y)
 
-    with σ_t falling linearly from ``synthetic_share`` to ``final_share``.
+    with σ_t falling linearly from ``synthetic_share`` to ``final_share``. Every batch has the same number of synthetic
+    samples, so the share is larger in an epoch's last batch where that has fewer private ones.
 
     With ``soft_labels`` the second term is the cross-entropy with the sender's prediction for s.
 
@@ -100,7 +101,7 @@ class Choir(SharedEnsemble, Condensing):
         return Companions(samples, max(1, round(private * share / (1 - share))), soft)
 
     def share_in(self, round_index: int) -> float:
-        """σ_t. The last rounds are nearly private: intra-domain accuracy recovers, and little else is forgotten."""
+        """σ_t. The last rounds are nearly private, which held-back images preferred intra-domain, not inter-domain."""
         first = self.params.synthetic_share
         last = min(self.params.final_share, first)
         return first + (last - first) * min(round_index / max(self.spec.rounds - 1, 1), 1.0)

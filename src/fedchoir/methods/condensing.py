@@ -55,12 +55,15 @@ class Condensing(CondensationPhase):
     @sends(condensed_fields)
     def share_condensed(self, client: Client) -> Payload:
         """The client's synthetic samples, which of its classes they stand for, and its predictions for them."""
-        trained = self.model_is_trained(client)
-        if "own_set" not in client.memory or not self.params.release_noise:  # a release is never repeated
+        if "own_set" not in client.memory or self.renews(client.round):
+            trained = self.model_is_trained(client)
             self.condense(client)
-        packed, owned = client.stored_tensor("own_set"), client.stored_tensor("own_classes")
-        soft = {"soft": self.own_predictions(client, packed, trained)} if self.params.soft_labels else {}
-        return Payload({"condensed": packed, "owned": owned, **soft})
+            if self.params.soft_labels:
+                packed = client.stored_tensor("own_set")
+                client.memory["own_soft"] = self.own_predictions(client, packed, trained)
+        names = {"condensed": "own_set", "owned": "own_classes"}
+        names |= {"soft": "own_soft"} if self.params.soft_labels else {}
+        return Payload({sent: client.stored_tensor(kept) for sent, kept in names.items()})
 
     @torch.no_grad()
     def own_predictions(self, client: Client, packed: Tensor, trained: bool) -> Tensor:
@@ -81,9 +84,12 @@ class Condensing(CondensationPhase):
     # -- server ----------------------------------------------------------------------------------------------------
 
     def asks(self, r: Round) -> bool:
-        """Whether clients send their sets in this round: the first one of any client, or one of renewal."""
-        before = {k for i in range(r.index) for k in self.spec.participants(i, self.params.fraction)}
-        return not set(r.clients) <= before or bool(self.params.refresh and r.index % self.params.refresh == 0)
+        """Whether clients send their sets in this round: one whose set is not here, or one of renewal."""
+        return self.renews(r.index) or any(f"set{k}/owned" not in self.server for k in r.clients)
+
+    def renews(self, round_index: int) -> bool:
+        """Whether clients condense on in this round. In any other they send the set that they have, if asked again."""
+        return bool(self.params.refresh) and round_index % self.params.refresh == 0
 
     def exchange_condensed(self) -> Script:
         """Collect the clients' sets: ``yield from``."""
@@ -93,15 +99,14 @@ class Condensing(CondensationPhase):
             self.server |= {f"set{k}/{name}": t.cpu() for name, t in payload.items()}
 
     def closing_notes(self) -> list[str]:
-        clients = enumerate(self.spec.clients)
-        silent = [c.name for k, c in clients if not self.server.get(f"set{k}/owned", torch.ones(1)).any()]
-        if not silent:
-            return []
+        owned = {c.name: self.server.get(f"set{k}/owned") for k, c in enumerate(self.spec.clients)}
+        missing = [name for name, found in owned.items() if found is None]
+        silent = [name for name, found in owned.items() if found is not None and not found.any()]
         what = "texts" if self.spec.inputs.modality == "text" else "samples"
-        return [
-            f"no synthetic samples of {', '.join(silent)}: none of their classes has {self.smallest:g} private {what} "
-            "(smallest_class, private_per_synthetic, formation)"
-        ]
+        options = "smallest_class, private_per_synthetic, formation"
+        small = f"none of their classes has {self.smallest:g} private {what} ({options})"
+        whys = {"no set of theirs arrived": missing, small: silent}
+        return [f"no synthetic samples of {', '.join(names)}: {why}" for why, names in whys.items() if names]
 
     def joined_sets(self, without: int | None = None) -> Payload:
         """All clients' synthetic samples (M×shape) and labels (M) but one client's: what others receive."""

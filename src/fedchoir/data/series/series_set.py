@@ -71,6 +71,10 @@ class SeriesSet(Samples):
             Standardise.fit(self.inputs) if self.scaling == "own" else Standardise((0.0,) * channels, (1.0,) * channels)
         )
 
+    @property
+    def scaled_by_itself(self) -> bool:
+        return self.scaling == "own"
+
     def for_every_client(self) -> SeriesSet:
         return replace(self, scaling="client") if self.scaling == "own" else self
 

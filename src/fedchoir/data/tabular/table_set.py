@@ -49,6 +49,10 @@ class TableSet(Samples):
             return Encoder.fit(self.inputs, self.columns, self.encoding)
         return None if self.encoder == "client" else self.encoder
 
+    @property
+    def scaled_by_itself(self) -> bool:
+        return self.encoder == "own" and self.encoding.scaling == "own"
+
     def for_every_client(self) -> TableSet:
         return replace(self, encoder="client") if self.encoder == "own" else self
 
