@@ -186,9 +186,14 @@ def interval(values: Any) -> str:
 
     >>> interval(np.array([1.0, 2.0, 3.0]))
     '+2.0 (−0.5 to +4.5)'
+
+    A bound below zero has a minus however near it is, because the claim depends on it:
+
+    >>> interval(np.array([1.0, 1.2, 1.4]) - 0.714)
+    '+0.5 (−0.0 to +1.0)'
     """
-    low, high = bounds(values)
-    return f"{signed(values)} ({signed(low)} to {signed(high)})"
+    low, high = (("−" if bound < 0 else "+") + digits(abs(bound)) for bound in bounds(values))
+    return f"{signed(values)} ({low} to {high})"
 
 
 def verdict(first: Any, *more: Any) -> str:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -166,6 +167,26 @@ def test_numbers_of_a_record_are_in_it() -> None:
     assert found
     for path, record, text in found:
         known = [float(number) for number in re.findall(r"\d+\.\d+", (RESULTS.parent / record).read_text())]
-        for number in re.findall(r"\d+\.\d+", re.sub("`[^`]*`", "", text)):
-            decimals = len(number.partition(".")[2])
-            assert any(round(value, decimals) == float(number) for value in known), f"{path.name}: {number}, {record}"
+        for number in numbers_in(text):
+            assert any(equal_rounded(value, number) for value in known), f"{path.name}: {number}, {record}"
+
+
+def test_the_numbers_of_a_table_row_are_in_one_line_of_the_record() -> None:
+    """In their order."""
+    found = [(path, *part) for path, text in templates().items() for part in RECORDED.findall(text)]
+    for path, record, text in found:
+        lines = [re.findall(r"\d+\.\d+", line) for line in (RESULTS.parent / record).read_text().splitlines()]
+        for row in re.findall(r"^\|.*\|$", text, re.M):
+            assert any(in_order(numbers_in(row), iter(line)) for line in lines), f"{path.name}: {row}, {record}"
+
+
+def numbers_in(text: str) -> list[str]:
+    return re.findall(r"\d+\.\d+", re.sub("`[^`]*`", "", text))
+
+
+def equal_rounded(value: float | str, number: str) -> bool:
+    return round(float(value), len(number.partition(".")[2])) == float(number)
+
+
+def in_order(numbers: list[str], known: Iterator[str]) -> bool:
+    return all(any(equal_rounded(value, number) for value in known) for number in numbers)
