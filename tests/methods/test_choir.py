@@ -253,6 +253,17 @@ def test_noise_changes_the_set_and_epsilon_is_that_of_one_release(harness: Make)
     assert not torch.equal(*sets)
 
 
+def test_a_release_of_tables_needs_agreed_scaling(tmp_path: Path) -> None:
+    def heart(scaling: str) -> Experiment:
+        settings = {"release_noise": 1.0, "scaling": scaling, "condense_steps": 1}
+        return Experiment(method="choir", scenario="heart", rounds=1, settings=settings, out=tmp_path / "out")
+
+    with pytest.raises(UsageError, match="for table samples that are scaled by their own statistics"):
+        run(heart("own"))
+    assert not (tmp_path / "out").exists()
+    assert run(heart("agreed")).inter_avg > 0
+
+
 @pytest.mark.parametrize(
     ("settings", "why"),
     [

@@ -64,11 +64,7 @@ class Release:
 
 def release(private: Samples, bank: Bank, classes: int, noise: Noise) -> Release:
     """Release counts and sums of embeddings of each class with Gaussian noise."""
-    if private.scaled_by_itself:
-        raise UsageError(
-            f"release_noise is not possible for {private.modality} samples that are scaled by their own statistics, "
-            f"which no noise covers; set {'scaling to agreed' if private.modality == 'table' else 'release_noise to 0'}"
-        )
+    check_scaling(private)
     counts, sums = exact_sums(private, bank, classes)
     weight, gain = _scales(bank)
     noisy = (counts + noise(counts.shape).double()) / weight
@@ -78,14 +74,23 @@ def release(private: Samples, bank: Bank, classes: int, noise: Noise) -> Release
     return Release(noisy.float().to(device), means)
 
 
+def check_scaling(private: Samples) -> None:
+    """Raise `UsageError` if one of the samples changes the embeddings of the others."""
+    if private.scaled_by_itself:
+        raise UsageError(
+            f"release_noise is not possible for {private.modality} samples that are scaled by their own statistics, "
+            f"which no noise covers; set {'scaling to agreed' if private.modality == 'table' else 'release_noise to 0'}"
+        )
+
+
 @torch.no_grad()
 def exact_sums(private: Samples, bank: Bank, classes: int) -> tuple[Tensor, list[Tensor]]:
     """What the noise is added to: C, and C×d for each network.
 
     A sample x of class c adds to row c the vector (√a, √((1−a)/R) e_1(A_1 x), …, √((1−a)/R) e_R(A_R x)) with
     embeddings of unit length. Its norm is at most 1, and no other row and no other sample's vector depends on x unless
-    the samples are scaled by their own statistics, which `release` refuses. So adding or removing one sample changes
-    everything together by at most 1. The noise has σ times that as its standard deviation.
+    the samples are scaled by their own statistics, which `check_scaling` refuses. So adding or removing one sample
+    changes everything together by at most 1. The noise has σ times that as its standard deviation.
     """
     weight, gain = _scales(bank)
     counts = torch.zeros(classes, dtype=torch.float64)

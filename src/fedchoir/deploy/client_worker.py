@@ -140,6 +140,7 @@ class ClientWorker:
         here = data.public.digest if data.public is not None else "" if cls.public_set else None
         policy.check_public(here, plan.public.get("digest", "") if plan.public is not None else None)
         method = cls(params, replace(spec, public_size=len(data.public) if data.public is not None else 0))
+        method.check_private(data.train)
         size = method.spec.public_size
         if spec.public_size != size or spec.inputs != data.train.input_spec:  # they determine the sequence of actions
             raise MessageError(f"refused: the server gives {spec.public_size} public samples, and this site has {size}")

@@ -32,7 +32,10 @@ def prepare(plan: Plan, progress: Progress | None = None) -> tuple[methods.Metho
         public = load_public(**options, like=like, root=root, cache=data.cache, progress=progress)
     check_augmentations(params, like, public)
     params = with_epochs_of_places(params, scenario)
-    return make_method(plan, params, make_spec(plan, scenario, public)), scenario, public
+    method = make_method(plan, params, make_spec(plan, scenario, public))
+    for client in scenario.clients:
+        method.check_private(client.train)
+    return method, scenario, public
 
 
 def make_method(plan: Plan, params: Settings, spec: FederationSpec) -> methods.Method:

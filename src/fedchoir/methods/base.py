@@ -99,6 +99,9 @@ class Method:
                 "different architectures such as fccl+"
             )
 
+    def check_private(self, samples: Samples) -> None:
+        """Raise `UsageError` unless the method can run with these private samples of a client."""
+
     def _own_models_obstacle(self) -> str:
         """Why clients have no models of their own at the end of a round; empty where they have."""
         if self.params.fraction < 1:

@@ -7,11 +7,12 @@ from torch import Tensor
 
 from fedchoir.condensation.matching import Embed, Goal, Goals, Recipe, condense, private_goal, start_noise
 from fedchoir.condensation.networks import random_network
-from fedchoir.condensation.private_release import Bank, release
+from fedchoir.condensation.private_release import Bank, check_scaling, release
 from fedchoir.condensation.sample_space import for_network, pack, siamese, unpack
 from fedchoir.condensation.text import private_statistics, write_texts
 from fedchoir.condensation.text_release import noised_statistics
 from fedchoir.core.private_training import noise_source
+from fedchoir.data.samples import Samples
 from fedchoir.methods.api import Client, Method
 from fedchoir.methods.condensation_options import CondensingParams
 from fedchoir.utils.rng import generator
@@ -37,6 +38,10 @@ class CondensationPhase(Method):
 
     Params = CondensingParams
     params: CondensingParams
+
+    def check_private(self, samples: Samples) -> None:
+        if self.params.release_noise:
+            check_scaling(samples)
 
     def condense(self, client: Client) -> None:
         if self.spec.inputs.modality == "text":
