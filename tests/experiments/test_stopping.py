@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.core.fake_engine import TESTS, FakeEngine, TinyMethod
 from tests.experiments.test_checkpoints import Clock, Small, passing
+from tests.experiments.test_scheduler import InstantBackend
 from tests.helpers import assert_same, events, run_folder
 
 from fedchoir import run
@@ -18,8 +20,11 @@ from fedchoir.core import checkpoint
 from fedchoir.core.checkpoint_writer import CheckpointWriter
 from fedchoir.core.server import Server
 from fedchoir.experiments import checkpoints
+from fedchoir.experiments.backend import Status
 from fedchoir.experiments.checkpoints import Checkpoints, Every
 from fedchoir.experiments.run import Observer
+from fedchoir.experiments.scheduler import run_jobs
+from fedchoir.experiments.sweep import Job, jobs_of, read_sweep
 from fedchoir.utils.errors import Interrupted, Terminated, UsageError
 from fedchoir.utils.stop_signals import GRACE, grace_seconds
 
@@ -126,6 +131,37 @@ def test_a_copy_is_kept_where_it_costs_nothing(tmp_path: Path, monkeypatch: pyte
     assert written[-1] < 33  # there was no checkpoint of the last round
     assert saved_rounds(tmp_path) == 33
     assert caught.value.saved.startswith("33 of 100 rounds")
+
+
+class EndsByItself(InstantBackend):
+    """One that has stopped, as at the end of a stretch of GPU time; then this process gets signals."""
+
+    def __init__(self, signals: int) -> None:
+        super().__init__()
+        self.signals, self.polls = signals, 0
+
+    def poll(self, seconds: float) -> Iterator[tuple[Job, Status]]:
+        self.stop()
+        self.polls += 1
+        if self.polls <= self.signals:
+            os.kill(os.getpid(), signal.SIGTERM)
+        else:
+            yield self.started[0], {"event": "stopped", "why": "saved"}
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_only_the_second_signal_kills_though_the_back_end_has_stopped_before(
+    signals: int, sweep_of: Callable[..., Path], tmp_path: Path
+) -> None:
+    backend = EndsByItself(signals)
+    killed, outcomes = False, []
+    try:
+        outcomes = run_jobs(jobs_of(read_sweep(sweep_of(method=["solo"])), tmp_path / "out"), backend=backend)
+    except Terminated:
+        killed = True
+    assert killed == (signals == 2)
+    assert [outcome.why for outcome in outcomes] == ["saved"] * (2 - signals)
+    assert (backend.polls, backend.closed) == (2, True)
 
 
 def test_a_grace_period_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
+import os
+import signal
 import subprocess
-import tarfile
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,11 +17,11 @@ from tools.gpu_queue import stretch
 from tools.gpu_queue.__main__ import main
 from tools.gpu_queue.merge import merge
 from tools.gpu_queue.stretch import run_stretch
-from tools.gpu_queue.tasks import Place, Queue, Task, plan, read_queue, tasks_of
+from tools.gpu_queue.tasks import Place, Queue, Task, plan, progress_of, read_queue, tasks_of
 from tools.gpu_queue.travel import load_state, save_state, state_groups
 
 from fedchoir import run
-from fedchoir.utils.errors import UsageError
+from fedchoir.utils.errors import Interrupted, UsageError
 
 
 @pytest.fixture
@@ -102,6 +103,11 @@ def test_as_many_runs_as_fit_in_the_order_of_the_queue(
     assert began == ["fedmd", "fccl"]
 
 
+def shell(script: str) -> str:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run(["bash", "-c", script], check=True, capture_output=True, text=True, env=environment).stdout
+
+
 def test_a_bundle_has_code_data_and_a_script_that_unpacks_it(
     queue_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -116,10 +122,15 @@ def test_a_bundle_has_code_data_and_a_script_that_unpacks_it(
     parts = list((tmp_path / "b").glob("bundle-*"))
     assert len(parts) > 1
     assert max(part.stat().st_size for part in parts) <= 0.25 * 2**20
-    subprocess.run(["bash", str(tmp_path / "b" / "setup.sh"), str(tmp_path / "there")], check=True)
-    assert (tmp_path / "there" / "data" / "mnist.npz").read_bytes() == b"x" * 100
-    assert (tmp_path / "there" / "src" / "fedchoir" / "__init__.py").exists()
-    assert not list((tmp_path / "there").rglob("runs.jsonl"))
+    there = tmp_path / "the other machine"
+    shown = shell(f"bash '{tmp_path / 'b' / 'setup.sh'}' '{there}'")
+    assert (there / "data" / "mnist.npz").read_bytes() == b"x" * 100
+    assert not list(there.rglob("runs.jsonl"))
+    with (there / "src" / "fedchoir" / "__init__.py").open("a") as code:  # another fedchoir is installed here
+        code.write('\nprint("imported:", __file__)\n')
+    planned = shell(f"{shown}\n{sys.executable} -m tools.gpu_queue plan --first 1 --state state").splitlines()
+    assert planned[0] == f"imported: {there / 'src' / 'fedchoir' / '__init__.py'}"
+    assert planned[-1].endswith("minutes of one run at a time")
     with pytest.raises(SystemExit) as error:
         main(["pack", *common])
     assert error.value.code == 2
@@ -155,22 +166,55 @@ def test_nothing_starts_at_the_end_of_a_stretch(
     assert [outcome.state for outcome in outcomes] == ["finished", "waiting"]
 
 
+@pytest.mark.parametrize("signals", [1, 2])
+def test_a_signal_at_the_end_of_a_stretch(
+    signals: int, queue_file: Path, tmp_path: Path, rounds_take_twenty_seconds: list[str],
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """The clock has asked the runs to end their round. The first signal asks the same, and only the second one kills;
+    the plan is shown in both cases."""
+    sent: list[int] = []
+    ask = stretch.Stretch._ask_to_stop
+
+    def asked(self: stretch.Stretch) -> None:
+        ask(self)
+        while len(sent) < signals:
+            sent.append(signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(stretch.Stretch, "_ask_to_stop", asked)
+    command = [
+        "run",
+        "--queue",
+        str(queue_file),
+        "--state",
+        str(tmp_path / "state"),
+        "--minutes",
+        "1",
+        "--margin",
+        "45",
+    ]
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    code: Any = 0
+    try:
+        main(command)
+    except (SystemExit, Interrupted) as end:
+        code = end.code
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert code == (0 if signals == 1 else 143)
+    printed = capsys.readouterr().out
+    assert "tiny-fedmd: 0 of 1 runs" in printed
+    assert ("killed: " in printed) == (signals == 2)
+    (saved,) = (progress_of(task.job.out).saved for task in tasks_of(read_queue(queue_file, 1), tmp_path / "state"))
+    assert saved == (len(rounds_take_twenty_seconds) if signals == 1 else 0)
+
+
 def test_only_the_first_rows(queue_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["plan", "--queue", str(queue_file), "--state", str(tmp_path / "state"), "--first", "1"])
     printed = capsys.readouterr().out
     assert "tiny-fedmd: 0 of 1 runs" in printed
     assert "tiny-fccl" not in printed
-
-
-@pytest.mark.parametrize("name", ["../evil", "/etc/evil", "src/evil.py", "state/../../evil"])
-def test_a_bundle_writes_nothing_outside_the_state(name: str, tmp_path: Path) -> None:
-    whole = io.BytesIO()
-    with tarfile.open(fileobj=whole, mode="w:xz") as archive:
-        archive.addfile(tarfile.TarInfo(name))
-    (tmp_path / "results-00000000-1-of-1.tar.xz").write_bytes(whole.getvalue())
-    with pytest.raises(UsageError, match="is not a file of the state"):
-        load_state(tmp_path, tmp_path / "state")
-    assert not (tmp_path / "state").exists()
 
 
 def test_the_queue_of_this_repository_plans_to_the_last_run() -> None:

@@ -12,6 +12,7 @@ from tools.gpu_queue.__main__ import main
 from tools.gpu_queue.tasks import Task, progress_of, read_queue, tasks_of
 from tools.gpu_queue.travel import load_state, save_state, state_groups
 
+from fedchoir.experiments.scheduler import lock_of
 from fedchoir.utils.errors import UsageError
 
 
@@ -59,7 +60,7 @@ def test_what_is_further_here_stays_as_it_is(
     before = contents(run_to(task, here[0], saved=here[1], mark="here"))
     loaded = load_state(tmp_path / "back", state)
     assert contents(task.job.out) == before
-    assert (loaded.taken, len(loaded.behind) + loaded.equal) == ([], 1)
+    assert (loaded.taken, len(loaded.behind + loaded.equal)) == ([], 1)
     if there != here:
         assert loaded.behind[0].startswith("tiny-fedmd/digits-lite-fedmd-seed0: here ")
 
@@ -90,14 +91,70 @@ def test_a_checkpoint_to_keep_joins_its_finished_run(tasks: list[Task], tmp_path
     assert progress_of(task.job.out) == (True, 4, 4)
 
 
-def test_a_save_replaces_all_of_the_one_before(tasks: list[Task], tmp_path: Path) -> None:
+def test_a_save_removes_nothing_of_the_one_before(tasks: list[Task], tmp_path: Path) -> None:
+    """Of two in one folder, what is further is loaded, whichever comes first."""
     run_to(tasks[0], 2, saved=2)
     first = save(tasks, tmp_path / "back", part=1024)
     assert {name.split("-")[0] for name in first} == {"results", "checkpoints"}
-    run_to(tasks[0], 4)
+    expected = contents(run_to(tasks[0], 4))
     second = save(tasks, tmp_path / "back", part=700)
-    assert sorted(path.name for path in (tmp_path / "back").iterdir()) == sorted(second)
     assert {name.split("-")[0] for name in second} == {"results"}
+    assert sorted(path.name for path in (tmp_path / "back").iterdir()) == sorted([*first, *second])
+    shutil.rmtree(tmp_path / "state")
+    assert load_state(tmp_path / "back", tmp_path / "state").problems == []
+    assert contents(tasks[0].job.out) == expected
+
+
+@pytest.mark.parametrize("here", [1, 3, 4])
+def test_a_run_with_other_settings_here_stays(
+    here: int, tasks: list[Task], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Settings that a run may change when it continues, such as its folder and device, do not count."""
+    run_to(tasks[0], 2, saved=2)
+    run_to(tasks[1], 2, saved=2)
+    save(tasks, tmp_path / "back")
+    for task, changes in zip(tasks, ({"rounds": 9}, {"device": "cuda", "out": "another"}), strict=True):
+        folder = run_to(task, here if task is tasks[0] else 1)
+        experiment = task.job.experiment.model_copy(update=changes)
+        (folder / "experiment.toml").write_text(experiment.to_toml())
+    before = contents(tasks[0].job.out)
+    with pytest.raises(SystemExit) as error:
+        main(["load", str(tmp_path / "back"), "--state", str(tmp_path / "state")])
+    assert error.value.code == 1
+    printed = capsys.readouterr().out
+    assert (
+        "left out: tiny-fedmd/digits-lite-fedmd-seed0, which is another run here: rounds was 9 and is now 3" in printed
+    )
+    assert "1 runs loaded" in printed
+    assert contents(tasks[0].job.out) == before
+    assert progress_of(tasks[1].job.out).saved == 2
+
+
+def test_a_run_whose_settings_are_damaged_stays(tasks: list[Task], tmp_path: Path) -> None:
+    run_to(tasks[0], 2, saved=2)
+    save(tasks, tmp_path / "back")
+    (run_to(tasks[0], 1) / "experiment.toml").write_bytes(b"\xff")
+    before = contents(tasks[0].job.out)
+    (problem,) = load_state(tmp_path / "back", tmp_path / "state").problems
+    assert "one experiment.toml cannot be read: " in problem
+    assert contents(tasks[0].job.out) == before
+
+
+def test_a_run_that_is_being_executed_stays(tasks: list[Task], tmp_path: Path) -> None:
+    """Its process would go on to write into a folder that is gone."""
+    run_to(tasks[0], 2, saved=2)
+    run_to(tasks[1], 4)
+    save(tasks, tmp_path / "back")
+    before = contents(run_to(tasks[0], 1))
+    shutil.rmtree(tasks[1].job.out)
+    with lock_of(tasks[0].job):  # as its process does
+        loaded = load_state(tmp_path / "back", tmp_path / "state")
+    assert loaded.problems == [
+        "tiny-fedmd/digits-lite-fedmd-seed0, which is being executed here; load it when that has ended"
+    ]
+    assert contents(tasks[0].job.out) == before
+    assert loaded.taken == ["tiny-fccl/digits-lite-fccl-seed0"]
+    assert load_state(tmp_path / "back", tmp_path / "state").taken == ["tiny-fedmd/digits-lite-fedmd-seed0"]
 
 
 def test_files_of_two_archives_in_one_folder_are_not_mixed(tasks: list[Task], tmp_path: Path) -> None:

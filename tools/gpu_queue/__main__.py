@@ -10,8 +10,9 @@ from pathlib import Path
 
 from fedchoir.experiments.placement import parse_jobs
 from fedchoir.utils.devices import pick_device
-from fedchoir.utils.errors import UsageError
+from fedchoir.utils.errors import Interrupted, UsageError
 from tools import gpu_queue
+from tools.gpu_queue.archives import parts_in
 from tools.gpu_queue.merge import merge
 from tools.gpu_queue.stretch import check_stretch, run_stretch
 from tools.gpu_queue.tasks import Queue, Task, plan, read_queue, tasks_of
@@ -20,6 +21,10 @@ from tools.gpu_queue.travel import load_state, pack_bundle, save_state
 MIB = 2**20
 PART = {"pack": 60.0, "save": 15.0}
 LIMIT = {"pack": 240.0, "save": 60.0}
+EARLIER = {
+    "pack": (("bundle",), "setup.sh unpacks the new one"),
+    "save": (("results", "checkpoints"), "load takes the furthest state of each run"),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -101,9 +106,13 @@ def execute(o: argparse.Namespace) -> int:
 
 
 def run(o: argparse.Namespace, queue: Queue, tasks: Sequence[Task]) -> int:
-    failed = [
-        outcome for outcome in run_stretch(tasks, o.minutes, parse_jobs(o.jobs), o.margin) if outcome.state == "failed"
-    ]
+    try:
+        outcomes = run_stretch(tasks, o.minutes, parse_jobs(o.jobs), o.margin)
+    except Interrupted as second:
+        print(plan(queue.row, tasks))
+        print("killed: what still ran continues from its last checkpoint")
+        return second.code
+    failed = [outcome for outcome in outcomes if outcome.state == "failed"]
     print(plan(queue.row, tasks))
     for outcome in failed:
         print(f"failed: {outcome.job.out}: {outcome.why}{f'; see {outcome.log}' if outcome.log else ''}")
@@ -117,6 +126,9 @@ def pack_or_save(o: argparse.Namespace, queue: Queue, tasks: Sequence[Task]) -> 
     else:
         made, left_out = save_state(tasks, o.state, o.out, part, limit)
     print(f"{len(made)} files in {o.out}, {sum(path.stat().st_size for path in made) / MIB:.1f} MiB")
+    stems, use = EARLIER[o.command]
+    if earlier := parts_in(o.out, *stems).keys() - made:
+        print(f"{len(earlier)} files of earlier archives stay in {o.out}: {use}")
     for what in left_out:
         print(f"left out, does not fit: {what}")
     if left_out:
@@ -130,9 +142,8 @@ def load(o: argparse.Namespace) -> int:
         print(f"not loaded, further here: {what}")
     for problem in loaded.problems:
         print(f"left out: {problem}")
-    print(
-        f"{len(loaded.taken)} runs loaded into {o.state}; {len(loaded.behind) + loaded.equal} are as far here already"
-    )
+    as_far = len(loaded.behind + loaded.equal)
+    print(f"{len(loaded.taken)} runs loaded into {o.state}; {as_far} are as far here already")
     return 1 if loaded.problems else 0
 
 

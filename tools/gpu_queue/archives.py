@@ -17,22 +17,28 @@ from pathlib import Path, PurePosixPath
 from fedchoir.utils.errors import UsageError
 from fedchoir.utils.io import atomic_write
 
-PART = re.compile(r"(results|checkpoints)-([0-9a-f]{8})-(\d+)-of-(\d+)\.tar\.xz")
-END = lzma.compress(bytes(1024), preset=1)  # of a tar archive
+PART = re.compile(r"(bundle|results|checkpoints)-([0-9a-f]{8})-(\d+)-of-(\d+)\.tar\.xz")
+END_BLOCKS = bytes(1024)  # of a tar archive
+END = lzma.compress(END_BLOCKS, preset=1)
+MAX_UNPACKED = 2**32  # bytes of an archive
 
 
 def packed(files: Iterable[tuple[Path, str]]) -> bytes:
-    """Files, each under a name, as a piece of a compressed archive: pieces one after the other and `END` are one."""
+    """Files, each under a name, as a piece of a compressed archive: pieces one after the other and `END` are one. A
+    link is packed as the file or folder that it leads to."""
     raw = io.BytesIO()
-    with tarfile.open(fileobj=raw, mode="w") as archive:
+    with tarfile.open(fileobj=raw, mode="w", dereference=True) as archive:
         for path, name in files:
-            archive.add(path, name)
+            try:
+                archive.add(path, name)
+            except OSError as error:
+                raise UsageError(f"{error.filename or path} cannot be packed: {error.strerror}") from None
         size = raw.tell()
     return lzma.compress(raw.getvalue()[:size], preset=1)
 
 
 def write_archives(archives: Mapping[str, bytes], out: Path, part: int) -> list[Path]:
-    """Write each archive in files of at most ``part`` bytes. Earlier archives of these names go when all is written."""
+    """Write each archive in files of at most ``part`` bytes. Other archives in the folder stay."""
     out.mkdir(parents=True, exist_ok=True)
     name = hashlib.sha256(b"".join(archives.values())).hexdigest()[:8]
     made: list[Path] = []
@@ -42,19 +48,21 @@ def write_archives(archives: Mapping[str, bytes], out: Path, part: int) -> list[
         for number in range(count):
             made.append(out / f"{stem}-{name}-{number + 1}-of-{count}.tar.xz")
             atomic_write(made[-1], content[number * part : (number + 1) * part])
-    for stem in archives:
-        for old in set(out.glob(f"{stem}-*.tar.xz")) - set(made):
-            old.unlink()
     return made
+
+
+def parts_in(folder: Path, *stems: str) -> dict[Path, re.Match[str]]:
+    """The files of archives in a folder."""
+    found = ((path, PART.fullmatch(path.name)) for path in folder.glob("*.tar.xz"))
+    return {path: match for path, match in found if match and match[1] in stems}
 
 
 def read_archives(folder: Path) -> tuple[list[dict[str, bytes]], list[str]]:
     """The files of every save in a folder, by their path in the state, and a line for each archive that is damaged or
     not complete."""
     archives: dict[tuple[str, str, int], dict[int, Path]] = {}
-    for path in folder.glob("*.tar.xz"):
-        if match := PART.fullmatch(path.name):
-            archives.setdefault((match[2], match[1], int(match[4])), {})[int(match[3])] = path
+    for path, match in parts_in(folder, "results", "checkpoints").items():
+        archives.setdefault((match[2], match[1], int(match[4])), {})[int(match[3])] = path
     if not archives:
         raise UsageError(f"{folder} has no results-ID-1-of-N.tar.xz, which save writes")
     saves: dict[str, dict[str, bytes]] = {}
@@ -76,12 +84,30 @@ def read_archives(folder: Path) -> tuple[list[dict[str, bytes]], list[str]]:
 def unpacked(content: bytes, source: str) -> dict[str, bytes]:
     """The files of an archive by their path in the state; nothing but files of the state may be in it."""
     files: dict[str, bytes] = {}
-    with tarfile.open(fileobj=io.BytesIO(lzma.decompress(content))) as archive:
+    with tarfile.open(fileobj=io.BytesIO(decompressed(content)), mode="r:") as archive:
         for member in archive.getmembers():
-            first, *rest = PurePosixPath(member.name).parts
-            if first != "state" or not rest or ".." in rest or not member.isfile():
+            parts, plain = PurePosixPath(member.name).parts, member.isfile() and not member.issparse()
+            if parts[:1] != ("state",) or len(parts) == 1 or ".." in parts or not plain:
                 raise UsageError(f"{source}: {member.name!r} is not a file of the state")
             taken = archive.extractfile(member)
             assert taken is not None
-            files["/".join(rest)] = taken.read()
+            files["/".join(parts[1:])] = taken.read()
     return files
+
+
+def decompressed(content: bytes) -> bytes:
+    """The pieces of an archive and its end. `lzma.decompress` would drop whatever follows the first damaged piece."""
+    pieces: list[bytes] = []
+    left = MAX_UNPACKED
+    while content:
+        stream = lzma.LZMADecompressor(lzma.FORMAT_XZ)
+        pieces.append(stream.decompress(content, left + 1))
+        left -= len(pieces[-1])
+        if left < 0:
+            raise lzma.LZMAError(f"it has more than {MAX_UNPACKED / 2**30:g} GiB when unpacked")
+        if not stream.eof:
+            raise EOFError("it is cut off")
+        content = stream.unused_data
+    if not pieces or pieces[-1] != END_BLOCKS:
+        raise EOFError("its end is missing")
+    return b"".join(pieces)

@@ -131,7 +131,7 @@ class Progress(NamedTuple):
 def progress(read: Callable[[str], bytes | None]) -> Progress:
     """Of the run whose files ``read`` returns; None for a file that it does not have."""
     saved = 0
-    with suppress(ValueError, KeyError, TypeError):
+    with suppress(ValueError, KeyError, TypeError, OverflowError, RecursionError):
         saved = int(json.loads(read("checkpoint/latest.json") or b"")["round"]) + 1
     return Progress(read("result.json") is not None, saved, (read("events.jsonl") or b"").count(b"\n"))
 

@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import tempfile
+import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from filelock import Timeout
+
 from fedchoir.core.checkpoint import latest
-from fedchoir.experiments.scheduler import log_of
+from fedchoir.experiments.config import Experiment
+from fedchoir.experiments.run import MAY_CHANGE, differences
+from fedchoir.experiments.scheduler import folder_lock, log_of
 from fedchoir.utils.errors import UsageError
 from fedchoir.utils.io import atomic_write, atomic_write_json
 from tools.gpu_queue.archives import packed, read_archives, write_archives
@@ -25,6 +30,7 @@ set -eo pipefail
 here=$(cd "$(dirname "$0")" && pwd); mkdir -p "${{1:-.}}"; target=$(cd "${{1:-.}}" && pwd)
 cd "$here"
 cat {names} | tar -xJ -C "$target"
+printf 'cd %q; export PYTHONPATH=src  # so that this fedchoir is imported, and none that is installed\n' "$target"
 """
 
 
@@ -81,7 +87,7 @@ def save_state(tasks: Sequence[Task], state: Path, out: Path, part: int, limit: 
     """Results and checkpoints as two archives: without the second, the first can be unpacked. Returns the files and
     what did not fit."""
     archives, left_out = packed_state(tasks, state, limit)
-    if not any(archives.values()):  # earlier archives stay
+    if not any(archives.values()):
         why = "nothing fits into --limit" if left_out else f"{state} has no run of the queue; --state names its folder"
         raise UsageError(f"nothing was saved: {why}")
     return write_archives(archives, out, part), left_out
@@ -117,36 +123,59 @@ def data_files(rows: Sequence[Row], data_root: Path | None) -> list[tuple[Path, 
 
 class Loaded(NamedTuple):
     taken: list[str]
-    equal: int  # runs that are as far here
+    equal: list[str]  # runs that are as far here
     behind: list[str]  # runs that are further here, in words
-    problems: list[str]  # archives that could not be read
+    problems: list[str]  # archives that could not be read, and runs that are other ones here or are being executed
 
 
 def load_state(folder: Path, state: Path) -> Loaded:
     """Join what another machine saved to the state. A run is replaced as a whole, and only by one that is further: its
     result, rounds and checkpoint are always of one run."""
     saves, problems = read_archives(folder)
-    taken, behind, equal = [], [], 0
+    loaded = Loaded([], [], [], problems)
     for files in saves:
         for name, own in _runs_in(files).items():
-            target = state / name
-            here, there = progress_of(target), progress(own.get)
-            if (there > here and not here.finished) or _only_adds_checkpoint(target, own):
-                _replace(target, own, state)
-                taken.append(name)
-                if (log := f"{target.parent.name}/logs/{target.name}.log") in files:
-                    atomic_write(state / log, files[log])
-            elif there == here:
-                equal += 1
-            else:
-                behind.append(f"{name}: here {here}, there {there}")
+            try:
+                with folder_lock(state / name):  # the process that executes a run holds it
+                    _join_run(name, own, files, state, loaded)
+            except Timeout:
+                problems.append(f"{name}, which is being executed here; load it when that has ended")
         for name, content in files.items():
             first, *rest = name.split("/")
             if rest == ["sweep.json"]:
                 _join_labels(state / name, content)
             elif first == "pretrained" and not (state / name).exists():
                 atomic_write(state / name, content)
-    return Loaded(taken, equal, behind, problems)
+    return loaded
+
+
+def _join_run(name: str, own: dict[str, bytes], files: dict[str, bytes], state: Path, loaded: Loaded) -> None:
+    target = state / name
+    here, there = progress_of(target), progress(own.get)
+    if changed := _changed(target, own):
+        loaded.problems.append(f"{name}, which is another run here: {changed}; move one of them")
+    elif (there > here and not here.finished) or _only_adds_checkpoint(target, own):
+        _replace(target, own, state)
+        loaded.taken.append(name)
+        if (log := f"{target.parent.name}/logs/{target.name}.log") in files:
+            atomic_write(state / log, files[log])
+    elif there == here:
+        loaded.equal.append(name)
+    else:
+        loaded.behind.append(f"{name}: here {here}, there {there}")
+
+
+def _changed(target: Path, own: dict[str, bytes]) -> str:
+    """What differs between the settings here and there, in words; nothing where there is no run here."""
+    toml = target / "experiment.toml"
+    if not toml.is_file():
+        return ""
+    texts = (toml.read_bytes(), own[toml.name])
+    try:
+        here, there = (Experiment(**tomllib.loads(text.decode())) for text in texts)
+    except (ValueError, RecursionError) as error:
+        return f"one {toml.name} cannot be read: {error}"
+    return differences(here, there, MAY_CHANGE)
 
 
 def _runs_in(files: dict[str, bytes]) -> dict[str, dict[str, bytes]]:
@@ -182,10 +211,7 @@ def _replace(target: Path, own: dict[str, bytes], state: Path) -> None:
 
 def _join_labels(path: Path, content: bytes) -> None:
     """Add the labels of runs in a ``sweep.json`` to the one that is here."""
-    if not path.is_file():
-        atomic_write(path, content)
-        return
-    with suppress(ValueError, TypeError, AttributeError):  # a damaged one: run writes it again
-        here, there = json.loads(path.read_text()), json.loads(content)
+    with suppress(ValueError, TypeError, AttributeError, RecursionError):  # a damaged one: run writes it again
+        here, there = json.loads(path.read_text()) if path.is_file() else {}, json.loads(content)
         joined = {key: {**there.get(key, {}), **here.get(key, {})} for key in ("runs", "published")}
         atomic_write_json(path, {**there, **here, **joined})

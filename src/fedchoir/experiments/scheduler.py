@@ -58,10 +58,13 @@ def run_jobs(
         raise UsageError(f"{repeated[0]} is the folder of two runs of this sweep; each needs its own: change a label")
     backend = backend or LocalProcesses(make_places(processes, len(jobs)))
     runs = _Runs(jobs, backend, watch, order)
+    asked = False  # by a signal; a back end may stop by itself
 
     def ask(stop: type[Interrupted]) -> None:
-        if backend.stopping:
+        nonlocal asked
+        if asked:
             raise stop
+        asked = True
         backend.stop()
         sys.stderr.write("fedchoir: stopping; each run ends its round and writes it; Ctrl-C again kills them\n")
 
@@ -157,12 +160,22 @@ def is_finished(job: Job) -> bool:
 
 def lock_of(job: Job) -> FileLock:
     """The lock that the process of a run holds."""
-    lock_path(job).parent.mkdir(parents=True, exist_ok=True)
-    return FileLock(lock_path(job), timeout=0)
+    return folder_lock(job.out)
+
+
+def folder_lock(out: Path) -> FileLock:
+    """As `lock_of`, of the run in a folder."""
+    path = _lock_path(out)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return FileLock(path, timeout=0)
 
 
 def lock_path(job: Job) -> Path:
-    return job.out.parent / ".locks" / f"{job.out.name}.lock"
+    return _lock_path(job.out)
+
+
+def _lock_path(out: Path) -> Path:
+    return out.parent / ".locks" / f"{out.name}.lock"
 
 
 def is_locked(job: Job) -> bool:

@@ -10,6 +10,7 @@ import os
 import signal
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from filelock import Timeout
 from fedchoir.core.federation_spec import FederationSpec
 from fedchoir.core.result import Event
 from fedchoir.data.decoded import DECODED
-from fedchoir.experiments.backend import ENDS
+from fedchoir.experiments.backend import ENDS, Status
 from fedchoir.experiments.config import Experiment, Plan
 from fedchoir.experiments.live_status import LiveStatus
 from fedchoir.experiments.run import Observer, run
@@ -54,26 +55,41 @@ class RoundReporter(Observer):
 
 
 def run_job(job: Job, send: Send) -> None:
-    """Execute one run, or the rest of it, unless it is finished or another process executes it."""
+    """Execute one run, or the rest of it, unless it is finished or another process executes it. Its end is reported
+    when no error is handled any more, which would keep alive what the run held."""
+    send(**_executed(job, send))
+
+
+def _executed(job: Job, send: Send) -> Status:
+    """How the run ended."""
     try:
         with lock_of(job):
             finished = is_finished(job)
             if not finished:
                 observers = [RoundReporter(job, send), LiveStatus(), *make_trackers(job.track)]
                 run(job.experiment, resume=True, observers=observers)
-        send("skipped" if finished else "finished")
+        return {"event": "skipped" if finished else "finished"}
     except Interrupted as stop:
-        send("stopped", why=stop.saved)
+        return {"event": "stopped", "why": stop.saved}
     except Timeout:
-        send("locked")
+        return {"event": "locked"}
     except UsageError as error:
-        send("failed", why=str(error))
+        return {"event": "failed", "why": str(error)}
     except Exception as error:
         traceback.print_exc()
         if isinstance(error, WorkerError):
-            send("failed", why=str(error), broken=True, signal=error.signal, gpu_full=error.gpu_full)
+            facts = {"why": str(error), "signal": error.signal, "gpu_full": error.gpu_full}
         else:
-            send("failed", why=f"{type(error).__name__}: {error}", broken=True)
+            facts = {"why": f"{type(error).__name__}: {error}"}
+        return {"event": "failed", "broken": True, **facts}
+
+
+def free_memory() -> None:
+    """Give back what a run held."""
+    gc.collect()
+    if torch.cuda.is_available():
+        with suppress(RuntimeError):  # the GPU may have failed, and the run with it
+            torch.cuda.empty_cache()
 
 
 def redirect_output(job: Job) -> None:
@@ -90,9 +106,7 @@ def main() -> None:
 
     def send(event: str, **facts: Any) -> None:
         if event in ENDS:  # before the scheduler looks how much memory is free for the next run
-            gc.collect()
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
+            free_memory()
         channel.send([json.dumps({"event": event, **facts}).encode()])
 
     while True:  # until the scheduler ends this process
