@@ -100,6 +100,7 @@ def main(arguments: list[str] | None = None) -> None:
     for _ in range(o.repeats):
         for way, options in WAYS.items():
             found[way].append(run(*options, o)[0])
+            print(f"one run, {way}: {found[way][-1].rounds:.1f} s", flush=True)
     print(f"{'checkpoints':32s} {'rounds':>8s} {'all':>8s} {'waited in rounds':>17s} {'waited in all':>14s} written")
     for way, runs in found.items():
         rounds, everything = (statistics.median(getattr(m, name) for m in runs) for name in ("rounds", "everything"))

@@ -3,10 +3,12 @@
     python benchmarks/gpu_round.py --data-root DATA --precision tf32 [--rounds 3] [--eager]
     python benchmarks/gpu_round.py --data-root DATA --precision bf16 --fused --devices cuda:0,cuda:0,cuda:0,cuda:0
 
-Private 150/80/5000/1800 images, 5000 public images, 20 local epochs, four models evaluated on every test image each
-round. The first round compiles kernels and captures steps, so the later ones count. With several devices each client
-has a process of its own; for processes that overlap on one GPU, start NVIDIA's MPS first
-(`nvidia-cuda-mps-control -d`). A round's seconds are wall-clock time; those of a phase are the slowest process's.
+Private 150/80/5000/1800 images, 5000 public images, 20 local epochs, no pretraining, four models evaluated on every
+test image each round. With --fused, kernels that are not in the cache are compiled while the engine starts, which has a
+line of its own; the first round captures steps, so the later ones count. The engine's notes come last: also kernels
+that were not compiled ahead. With several devices each client has a process of its own; for processes that overlap on
+one GPU, start NVIDIA's MPS first (`nvidia-cuda-mps-control -d`). A round's seconds are wall-clock time; those of a
+phase are the slowest process's.
 """
 
 from __future__ import annotations
@@ -46,12 +48,13 @@ def main() -> None:
     torch.backends.cudnn.benchmark = o.autotune
     experiment = Experiment(
         method="fccl+", scenario="digits", public="cifar100", profile=o.profile, precision=o.precision,
-        data_root=o.data_root,
+        data_root=o.data_root, settings={"pretrain_epochs": 0},
     )  # fmt: skip
     plan = make_plan(experiment)
     method, scenario, public = prepare(plan)
     devices = pick_devices(o.devices.split(",") if o.devices else None, "cuda")
     with matmul_precision(plan.experiment.precision), ExitStack() as stack:
+        start = time.perf_counter()
         if o.eager:
             device = torch.device("cuda")
             engine: Engine = LocalEngine(
@@ -61,10 +64,12 @@ def main() -> None:
             engine = stack.enter_context(
                 started_engine(method, scenario, public, devices=devices, precision=o.precision, fused=o.fused)
             )
+        started = time.perf_counter() - start
         rounds = Server(method, engine, tuple(scenario.tests)).rounds()
         how = ["eager" if o.eager else "captured", *(["fused"] if o.fused else [])]
         batches = f"batches of {plan.params.public_batch} and {plan.params.local_batch}"
         print(f"{torch.cuda.get_device_name()}, {len(devices)} processes, {o.precision}, {', '.join(how)}, {batches}")
+        print(f"engine started in {started:.2f} s", flush=True)
         for _ in range(o.rounds):
             start = time.perf_counter()
             events = next(rounds)
@@ -73,6 +78,8 @@ def main() -> None:
                 phases = "  ".join(f"{name} {value:.2f}" for name, value in event["seconds"].items())
                 accuracy = f"intra {event['intra_avg']:.1f} inter {event['inter_avg']:.1f}"
                 print(f"round {event['round']}: {took:.2f} s ({phases})  {accuracy}", flush=True)
+        for note in engine.notes:
+            print(f"note: {note}", flush=True)
 
 
 if __name__ == "__main__":

@@ -209,8 +209,11 @@ def theirs(name: str, o: argparse.Namespace, parts: Parts) -> Measured:
                 cwd=work, capture_output=True, text=True, timeout=o.timeout,
                 env={**{k: v for k, v in os.environ.items() if k != "PYTHONPATH"}, **more},
             )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            raise UsageError(f"timeout: HtFLlib's {name} took more than {o.timeout} s") from None
+        except subprocess.TimeoutExpired as late:
+            ended = ", ".join(ROUND.findall((late.stdout or b"").decode(errors="replace"))) or "none"
+            raise UsageError(
+                f"timeout: HtFLlib's {name} took more than {o.timeout} s (seconds of its rounds: {ended})"
+            ) from None
         except OSError as error:
             raise UsageError(f"python: {o.python} cannot be started: {error.strerror}") from None
     if done.returncode:

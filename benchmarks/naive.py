@@ -271,21 +271,21 @@ def main() -> None:
         ours = Ours(method, engine, tuple(scenario.tests))
         plain.round(), ours.round()
         same, different = compare_work(plain, ours, counted, sizes)
+        images = sum(len(c.train) for c in scenario.clients)
+        private = f"{images} private images, {plan.params.local_epochs} local epochs"
+        tests = sum(map(len, scenario.tests.values()))
+        print(f"{o.scenario}: {', '.join(plan.models)}; {private}, {len(public or [])} public, {tests} test images")
+        how = f"{o.devices or o.device}, {torch.get_num_threads()} threads, {o.precision}, {o.repeats} pairs"
+        print(f"{how}; {same}", flush=True)
         took: dict[str, list[tuple[float, float]]] = {}
         for _ in range(o.repeats):
             (a, a_cpu), (b, b_cpu) = clock(plain.round, device), clock(ours.round, device)
             took.setdefault("round", []).append((a, b))
+            print(f"a pair of rounds: plain {a:.2f} s  ours {b:.2f} s", flush=True)
             if counted is not None:  # else most of our CPU time is in other processes
                 took.setdefault("CPU time", []).append((a_cpu, b_cpu))
             for phase in PHASES:
                 took.setdefault(phase, []).append((plain.seconds[phase], ours.seconds[phase]))
-    images = sum(len(c.train) for c in scenario.clients)
-    print(
-        f"{o.scenario}: {', '.join(plan.models)}; {images} private images, {plan.params.local_epochs} local epochs, ",
-        end="",
-    )
-    print(f"{len(public or [])} public, {sum(map(len, scenario.tests.values()))} test images")
-    print(f"{o.devices or o.device}, {torch.get_num_threads()} threads, {o.precision}, {o.repeats} pairs; {same}")
     for phase in (*PHASES, *(name for name in took if name not in PHASES)):
         plainly, mine = (statistics.median(pair[i] for pair in took[phase]) for i in (0, 1))
         ratios = [a / b for a, b in took[phase]]

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
+import re
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from tests.benchmarks.conftest import BENCHMARKS
 
 import gpu_suite
 
@@ -89,6 +93,60 @@ def test_a_part_knows_how_long_it_has(options: argparse.Namespace, tmp_path: Pat
     assert "['--seconds', '380']" in text
 
 
+def test_a_part_leaves_time_to_those_after_it(options: argparse.Namespace, tmp_path: Path) -> None:
+    options.minutes = 2.0
+    parts = [part("short.py", ["{seconds}"], limit=400.0), part("short.py", least=40.0)]
+    gpu_suite.suite(parts, options, tmp_path / "cache")
+    (seconds,) = re.findall(r"^\['(\d+)'\]", options.record.read_text(), re.MULTILINE)
+    assert 40 < int(seconds) <= 120 - 40 - gpu_suite.BETWEEN - gpu_suite.MARGIN
+
+
+def test_parts_that_need_more_time_than_there_is_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["gpu_suite.py", "--minutes", "9", "--data-root", "data"])
+    with pytest.raises(
+        SystemExit, match=r"need .* s, and --minutes 9 is 540; .* cold 60 .* architectures 300"
+    ) as error:
+        gpu_suite.main()
+    assert "\n" not in str(error.value)
+    assert "contest" not in str(error.value)  # it would not run without HtFLlib
+
+
+def test_the_commands_of_the_docstring_have_time_for_all_parts() -> None:
+    commands = [line.split() for line in (gpu_suite.__doc__ or "").splitlines() if "$suite" in line]
+    names = [words[words.index("--only") + 1] for words in commands]
+    assert sorted(",".join(names).split(",")) == sorted(part.name for part in gpu_suite.PARTS)
+    for only in names:
+        o = argparse.Namespace(only=only, minutes=9.0, data_root="data", htfllib="HtFLlib", python="python")
+        gpu_suite.check_time(gpu_suite.chosen(o), o)
+
+
+STOPPED = """
+import sys, pathlib, gpu_suite
+gpu_suite.torch.cuda.is_available = lambda: True
+gpu_suite.torch.cuda.get_device_name = lambda: "a GPU"
+gpu_suite.shutil.which = lambda name: None
+gpu_suite.BENCHMARKS = pathlib.Path(sys.argv.pop(1))
+gpu_suite.PARTS = [gpu_suite.Part("long", "long.py", [], 60.0, "a test", 1.0)]
+gpu_suite.main()
+"""
+
+
+@linux
+def test_a_suite_that_is_stopped_ends_its_part_whose_output_is_kept(
+    options: argparse.Namespace, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-c", STOPPED, str(tmp_path), "--record", str(options.record)]
+    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(BENCHMARKS)}) as suite:
+        for _ in range(600):
+            if options.record.exists() and (begun := re.search(r"begun (\d+)\n", options.record.read_text())):
+                break  # it is in the record while the part runs
+            time.sleep(0.1)
+        suite.terminate()
+        assert suite.wait(20) == 143
+    assert begun
+    assert not is_running(int(begun[1]))
+
+
 CONTROL = """#!/bin/sh
 echo "$1$(if [ -z "$1" ]; then cat; fi)" >> {log}
 if [ "$1" = -d ]; then
@@ -153,8 +211,8 @@ def test_the_kernel_cache_is_the_one_of_the_suite_and_its_state_is_recorded(
     gpu_suite.suite([part("compiles.py"), part("compiles.py")], options, tmp_path / "cache")
     cold, warm = options.record.read_text().split("-- compiles")[1:]
     assert "cache of the suite" in cold
-    assert ", kernels in the cache before: 0\n" in cold
-    assert ", kernels in the cache before: 1\n" in warm
+    assert ", kernels in the cache: 0 before, 1 after\n" in cold
+    assert ", kernels in the cache: 1 before, 1 after\n" in warm
 
 
 def test_every_command_of_the_suite_has_options_of_its_script() -> None:

@@ -6,6 +6,7 @@ None of HtFLlib's code is here. The checkout in these tests is a small program t
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 from pathlib import Path
 
@@ -183,6 +184,18 @@ def test_a_checkout_that_fails_is_named(checkout: Path, tmp_path: Path) -> None:
         htfllib.theirs("solo", small(checkout, "--timeout", "0.01"), parts)
     with pytest.raises(UsageError, match="cannot be started"):
         htfllib.theirs("solo", small(checkout, "--python", str(tmp_path / "python")), parts)
+
+
+def test_rounds_that_ended_before_the_time_are_named(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = "".join(f"{'-' * 25} time cost {'-' * 25} {seconds}\n" for seconds in (11.5, 9.25))
+
+    def run(command: list[str], **_: object) -> None:
+        raise subprocess.TimeoutExpired(command, 30, output=printed.encode())
+
+    monkeypatch.setattr(htfllib.subprocess, "run", run)
+    o = small(checkout, "--timeout", "30")
+    with pytest.raises(UsageError, match=r"took more than 30\.0 s \(seconds of its rounds: 11\.5, 9\.25\)"):
+        htfllib.theirs("solo", o, htfllib.draw_parts(o))
 
 
 @pytest.mark.slow

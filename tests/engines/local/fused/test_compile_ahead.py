@@ -7,13 +7,16 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from copy import deepcopy
+from importlib import import_module
 from pathlib import Path
-from threading import Thread
+from threading import Thread, main_thread
 from time import sleep
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +25,7 @@ from filelock import FileLock
 from torch import nn
 from torchvision.models.resnet import BasicBlock
 from triton import knobs
+from triton.backends.nvidia import driver as nvidia
 from triton.runtime.cache import get_cache_manager
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
@@ -112,6 +116,28 @@ def test_a_model_that_refuses_the_values_is_left_to_its_first_step(cache: Path) 
     assert knobs.runtime.jit_cache_hook is None
 
 
+@pytest.mark.parametrize(
+    ("name", "inputs"),
+    [
+        ("mlp", InputSpec("table", (12,))),
+        ("cnn1d", InputSpec("series", (3, 32))),
+        ("bag_of_embeddings", InputSpec("text", (16,), vocabulary=50)),
+    ],
+)
+def test_a_model_of_other_inputs_than_images_has_nothing_to_compile(name: str, inputs: InputSpec, cache: Path) -> None:
+    net = build(name, 4, inputs)
+    layers.use_fused_layers(net)
+    assert compile_ahead([net], inputs, CPU, torch.bfloat16, processes=2) == []
+    assert compiled(cache) == 0
+
+
+def test_kernels_of_others_are_launched() -> None:
+    with module._recorded() as found:
+        other = SimpleNamespace(module="my_models", name="scale")
+        assert knobs.runtime.jit_cache_hook(fn=other, compile={"specialization_data": "{}"}) is False
+    assert found == {}
+
+
 def test_a_kernel_that_cannot_be_compiled_is_left_out(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kernels = missing_kernels([model()], INPUTS, CPU, torch.float32)
     name, description = kernels[0].name, kernels[0].description
@@ -151,6 +177,59 @@ def test_a_worker_compiles_without_torch(cache: Path) -> None:
     done = subprocess.run([sys.executable, "-c", WORKER, requests], capture_output=True, text=True, timeout=300)
     assert re.fullmatch("(b'[0-9a-f]{64}' b''\n){3}", done.stdout), done.stdout + done.stderr  # keys, and no errors
     assert done.returncode == 0
+
+
+LIBCUDA = """
+#define F(name) int name(void) { return 0; }
+F(cuGetErrorString) F(cuFuncSetAttribute) F(cuPointerGetAttribute) F(cuCtxGetCurrent)
+F(cuDeviceGet) F(cuDevicePrimaryCtxRetain) F(cuCtxSetCurrent)
+"""
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+def test_a_worker_compiles_what_launches_a_kernel(
+    cache: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a library in place of the driver's, Triton builds what a first launch would, and finds it there."""
+    folder = tmp_path_factory.mktemp("libcuda")
+    (folder / "cuda.c").write_text(LIBCUDA)
+    library = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", "libcuda.so.1", "cuda.c"]
+    subprocess.run(["gcc", *library], cwd=folder, check=True)
+    monkeypatch.setenv("TRITON_LIBCUDA_PATH", str(folder))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))  # of the worker
+    kernel = missing_kernels([model()], INPUTS, CPU, torch.float32)[0]
+    requests = json.dumps([[json.dumps(["cuda", 90, 32])], kernel[:3]])
+    done = subprocess.run([sys.executable, "-c", WORKER, requests], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr  # it still has no torch
+    assert len(list(cache.glob("*/__triton_launcher*.so"))) == 1
+
+    class Found(Exception):
+        pass
+
+    def load(name: str, path: str) -> None:
+        raise Found
+
+    monkeypatch.setattr("triton.runtime.build._load_module_from_path", load)
+    monkeypatch.setattr("triton.runtime.build._build", lambda *_: pytest.fail("it was not in the cache"))
+    monkeypatch.setattr(nvidia, "library_dirs", lambda: [str(folder)])
+    ready = getattr(import_module(kernel.module), kernel.name).preload(kernel.description)
+    with pytest.raises(Found):
+        nvidia.CudaLauncher(ready.src, ready.metadata)
+
+
+def test_who_stops_a_run_does_not_wait_for_all_kernels(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[Kernel] = []
+
+    def compile_one(kernel: Kernel, *_: object) -> None:
+        begun.append(kernel)
+        if len(begun) == 1:
+            signal.pthread_kill(main_thread().ident or 0, signal.SIGINT)
+        sleep(0.5)
+
+    monkeypatch.setattr(module, "_compile", compile_one)
+    with pytest.raises(KeyboardInterrupt):
+        compile_ahead([model()], INPUTS, CPU, torch.float32, processes=2)
+    assert 1 <= len(begun) <= 3  # of nine
 
 
 @pytest.fixture

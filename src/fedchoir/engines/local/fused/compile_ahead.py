@@ -13,7 +13,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -35,6 +35,7 @@ from fedchoir.utils.subprocess_channel import ChildProcess
 
 BATCH = 4  # images of the pass; kernels do not depend on their number
 PER_WORKER = 2  # kernels that pay for the start of another process
+KERNELS = "fedchoir.engines.local.fused.kernels."  # a model may have kernels of others, which are launched as usual
 MAX_WAIT = 60.0  # seconds for a kernel that another process compiles; it takes about three
 
 
@@ -71,7 +72,11 @@ def compile_ahead(
     try:
         _mark(kernels[0]).parent.mkdir(parents=True, exist_ok=True)
         with ThreadPoolExecutor(count) as pool:  # each thread waits for one process
-            list(pool.map(lambda _: _work_off(queue, target, reasons), range(count)))
+            try:
+                list(pool.map(lambda _: _work_off(queue, target, reasons), range(count)))
+            except (KeyboardInterrupt, SystemExit):  # the pool waits for its threads: they find nothing more to do
+                _empty(queue)
+                raise
     except (OSError, RuntimeError) as error:  # the disk is full, or the system has no more threads
         reasons.append(_line(error))
     if left := sum(not _is_cached(kernel) for kernel in kernels):
@@ -120,7 +125,9 @@ def _train_and_predict(model: nn.Module, x: Tensor, device: torch.device, dtype:
     for layer in model.modules():
         if type(layer) in FUSED.values():
             vars(layer)["forward"] = partial(_run_apart, layer)
-    x = x.to(device, memory_format=torch.channels_last)
+    x = x.to(device)
+    if x.ndim == 4:
+        x = x.contiguous(memory_format=torch.channels_last)
     with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
         model.train()(x)
         with torch.no_grad():
@@ -143,13 +150,15 @@ def _run_apart(layer: Any, x: Tensor) -> Tensor:
 
 @contextmanager
 def _recorded() -> Iterator[dict[Kernel, None]]:
-    """Kernels that would be compiled are written down and not launched; those in the cache are loaded as usual.
+    """Our kernels that would be compiled are written down and not launched; those in the cache are loaded as usual.
 
     Triton calls the hook before it compiles or loads a kernel, and does neither, nor launches it, if that returns True.
     """
     found: dict[Kernel, None] = {}
 
     def hook(*, fn: Any, compile: dict[str, Any], **_: Any) -> bool:
+        if not fn.module.startswith(KERNELS):
+            return False
         kernel = Kernel(fn.module, fn.name, compile["specialization_data"], fn.jit_function.cache_key)
         if _is_cached(kernel):
             return False
@@ -176,6 +185,12 @@ def _is_cached(kernel: Kernel) -> bool:
     except OSError:
         return False
     return bool(get_cache_manager(key).get_group(f"{kernel.name}.json"))
+
+
+def _empty(queue: Queue) -> None:
+    with suppress(Empty):
+        while True:
+            queue.get_nowait()
 
 
 def _work_off(queue: Queue, target: GPUTarget, reasons: list[str]) -> None:

@@ -3,7 +3,9 @@
 # mypy: disable-error-code="import-untyped"
 
 import json
+from contextlib import suppress
 from importlib import import_module
+from typing import Any
 
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
@@ -39,7 +41,20 @@ def serve(channel: Channel) -> None:
             reason = (str(error).splitlines() or ["no reason given"])[0]
             channel.send([b"", f"{type(error).__name__}: {reason}".encode()])
         else:
+            build_launcher(kernel)
             channel.send([kernel.hash.encode(), b""])
+
+
+def build_launcher(kernel: Any) -> None:
+    """Compile the C function that calls a kernel into the cache, where its first launch finds it.
+
+    What fails here is left to that launch: there is no libcuda, say.
+    """
+    if driver.active.get_current_target().backend == "cuda":
+        with suppress(Exception):
+            from triton.backends.nvidia.driver import CudaLauncher
+
+            CudaLauncher(kernel.src, kernel.metadata)
 
 
 if __name__ == "__main__":
