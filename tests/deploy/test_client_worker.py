@@ -7,6 +7,7 @@ import errno
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tests.deploy.in_process import RUN, TRUSTING, InProcessTransport, run_on_si
 from tests.helpers import events, states
 
 from fedchoir import Experiment, Settings, methods, run
+from fedchoir.data.tabular.encoder import Encoding
 from fedchoir.deploy import run_folder
 from fedchoir.deploy.client_worker import ClientWorker
 from fedchoir.deploy.policy import Policy
@@ -243,6 +245,19 @@ def test_the_server_reports_the_epsilon_that_the_sites_have_recorded(
         ledger = PrivacyBudget(worker.folder / "privacy-budget.jsonl", delta=1e-5)
         assert ledger.epsilon() == pytest.approx(reported[worker.site.name], rel=1e-9)
         assert sum(release.steps for release in ledger.releases()) == 3 * (2 + total.get("epochs", 2))
+
+
+def test_a_site_refuses_a_release_of_samples_that_are_scaled_by_their_own_statistics(tmp_path: Path) -> None:
+    def rescale(transport: InProcessTransport) -> None:
+        for worker in transport.workers:
+            data = vars(worker.site)["_data"]
+            train = replace(data.train, encoding=Encoding(scaling="own"))
+            object.__setattr__(worker.site, "_data", replace(data, train=train))
+
+    settings = {"release_noise": 1.0, "scaling": "agreed", "condense_steps": 1}
+    experiment = Experiment(method="choir", scenario="heart", rounds=1, settings=settings, out=tmp_path / "out")
+    assert "refused: release_noise is not possible for table" in fails_with(rescale, experiment, tmp_path / "sites")
+    assert not list((tmp_path / "sites").rglob("privacy-budget.jsonl"))
 
 
 def test_a_noised_set_is_in_the_ledger_and_its_noise_is_no_function_of_the_seed(

@@ -38,6 +38,7 @@ from fedchoir.privacy.secure_aggregation.client import SecureAggregationClient
 from fedchoir.privacy.secure_aggregation.peer_keys import Identity, UnverifiedPeers
 from fedchoir.privacy.secure_aggregation.store import FolderStore
 from fedchoir.utils.devices import pick_device
+from fedchoir.utils.errors import UsageError
 
 
 @dataclass
@@ -140,7 +141,10 @@ class ClientWorker:
         here = data.public.digest if data.public is not None else "" if cls.public_set else None
         policy.check_public(here, plan.public.get("digest", "") if plan.public is not None else None)
         method = cls(params, replace(spec, public_size=len(data.public) if data.public is not None else 0))
-        method.check_private(data.train)
+        try:
+            method.check_private(data.train)
+        except UsageError as error:  # it names options and the modality
+            raise MessageError(f"refused: {error}") from None
         size = method.spec.public_size
         if spec.public_size != size or spec.inputs != data.train.input_spec:  # they determine the sequence of actions
             raise MessageError(f"refused: the server gives {spec.public_size} public samples, and this site has {size}")

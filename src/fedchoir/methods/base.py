@@ -100,7 +100,8 @@ class Method:
             )
 
     def check_private(self, samples: Samples) -> None:
-        """Raise `UsageError` unless the method can run with these private samples of a client."""
+        """Raise `UsageError` unless the method can run with these private samples of a client. A site's server gets
+        its text, so it names options and no samples."""
 
     def _own_models_obstacle(self) -> str:
         """Why clients have no models of their own at the end of a round; empty where they have."""
