@@ -230,7 +230,7 @@ def test_two_sweeps_on_one_folder_never_play_a_run_twice(sweep_of: Callable[...,
     (job,) = jobs_of(read_sweep(path), out)
     outcomes: list[Outcome] = []
     ours = threading.Thread(target=lambda: outcomes.extend(execute(path, out)[0]))
-    with lock_of(job):  # as a sweep does that executes the run
+    with lock_of(job.out):  # as a sweep does that executes the run
         ours.start()
         time.sleep(1.5)  # ours looks several times
         assert ours.is_alive()

@@ -147,7 +147,7 @@ def test_a_run_that_is_being_executed_stays(tasks: list[Task], tmp_path: Path) -
     save(tasks, tmp_path / "back")
     before = contents(run_to(tasks[0], 1))
     shutil.rmtree(tasks[1].job.out)
-    with lock_of(tasks[0].job):  # as its process does
+    with lock_of(tasks[0].job.out):  # as its process does
         loaded = load_state(tmp_path / "back", tmp_path / "state")
     assert loaded.problems == [
         "tiny-fedmd/digits-lite-fedmd-seed0, which is being executed here; load it when that has ended"

@@ -16,7 +16,7 @@ from filelock import Timeout
 from fedchoir.core.checkpoint import latest
 from fedchoir.experiments.config import Experiment
 from fedchoir.experiments.run import MAY_CHANGE, differences
-from fedchoir.experiments.scheduler import folder_lock, log_of
+from fedchoir.experiments.scheduler import lock_of, log_of
 from fedchoir.utils.errors import UsageError
 from fedchoir.utils.io import atomic_write, atomic_write_json
 from tools.gpu_queue.archives import packed, read_archives, write_archives
@@ -136,7 +136,7 @@ def load_state(folder: Path, state: Path) -> Loaded:
     for files in saves:
         for name, own in _runs_in(files).items():
             try:
-                with folder_lock(state / name):  # the process that executes a run holds it
+                with lock_of(state / name):  # the process that executes a run holds it
                     _join_run(name, own, files, state, loaded)
             except Timeout:
                 problems.append(f"{name}, which is being executed here; load it when that has ended")

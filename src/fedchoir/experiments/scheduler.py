@@ -158,29 +158,20 @@ def is_finished(job: Job) -> bool:
     return (job.out / "result.json").exists()
 
 
-def lock_of(job: Job) -> FileLock:
-    """The lock that the process of a run holds."""
-    return folder_lock(job.out)
-
-
-def folder_lock(out: Path) -> FileLock:
-    """As `lock_of`, of the run in a folder."""
-    path = _lock_path(out)
+def lock_of(out: Path) -> FileLock:
+    """The lock that the process of the run in a folder holds."""
+    path = lock_path(out)
     path.parent.mkdir(parents=True, exist_ok=True)
     return FileLock(path, timeout=0)
 
 
-def lock_path(job: Job) -> Path:
-    return _lock_path(job.out)
-
-
-def _lock_path(out: Path) -> Path:
+def lock_path(out: Path) -> Path:
     return out.parent / ".locks" / f"{out.name}.lock"
 
 
 def is_locked(job: Job) -> bool:
     try:
-        with lock_of(job):
+        with lock_of(job.out):
             return False
     except Timeout:
         return True

@@ -52,7 +52,7 @@ def _unfinished(job: Job, begun: bool) -> tuple[str, str]:
     """The state of a run without a result, and what explains it."""
     record, end = read_record(job), read_end(job)
     number = f"job {record['job']}" if record else ""
-    if lock_path(job).exists() and is_locked(job):
+    if lock_path(job.out).exists() and is_locked(job):
         return "running", number
     if end is not None and end["event"] == "failed":
         return "failed", end.get("why", "")

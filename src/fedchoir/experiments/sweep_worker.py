@@ -63,7 +63,7 @@ def run_job(job: Job, send: Send) -> None:
 def _executed(job: Job, send: Send) -> Status:
     """How the run ended."""
     try:
-        with lock_of(job):
+        with lock_of(job.out):
             finished = is_finished(job)
             if not finished:
                 observers = [RoundReporter(job, send), LiveStatus(), *make_trackers(job.track)]
