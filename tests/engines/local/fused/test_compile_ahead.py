@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
-import re
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from copy import deepcopy
-from importlib import import_module
 from pathlib import Path
-from threading import Thread, main_thread
+from threading import main_thread
 from time import sleep
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from filelock import FileLock
+from tests.engines.local.fused.compile_checks import CPU, INPUTS, compiled, model
 from torch import nn
 from torchvision.models.resnet import BasicBlock
 from triton import knobs
-from triton.backends.nvidia import driver as nvidia
-from triton.runtime.cache import get_cache_manager
-from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
 from fedchoir import Experiment
@@ -35,36 +28,11 @@ from fedchoir.engines.local.engine import LocalEngine
 from fedchoir.engines.local.fused import compile_ahead as module
 from fedchoir.engines.local.fused import layers
 from fedchoir.engines.local.fused.compile_ahead import Kernel, compile_ahead, missing_kernels, unrolled
-from fedchoir.engines.local.fused.compile_worker import TargetOnly
 from fedchoir.engines.local.fused.kernels import norm
 from fedchoir.experiments.config import make_plan
 from fedchoir.experiments.prepare import prepare
 from fedchoir.models import build
 from fedchoir.utils.input_spec import InputSpec
-
-INPUTS, CPU = InputSpec.image(32), torch.device("cpu")
-
-
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache, a target in place of a GPU, and fused layers that also run on a CPU."""
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(layers, "INTERPRETED", True)
-    monkeypatch.setattr(driver, "_active", TargetOnly("cuda", 90, 32))
-    for kernel in vars(norm).values():
-        if isinstance(kernel, JITFunction):
-            kernel.device_caches.clear()  # what this process has loaded
-    return tmp_path
-
-
-def model(name: str = "resnet10@16") -> nn.Module:
-    net = build(name, 4, INPUTS).to(memory_format=torch.channels_last)
-    layers.use_fused_layers(net)
-    return net
-
-
-def compiled(cache: Path) -> int:
-    return len(list(cache.glob("*/*.cubin")))
 
 
 def test_processes_compile_every_kernel_of_a_step_and_of_a_prediction(
@@ -149,74 +117,6 @@ def test_a_kernel_that_cannot_be_compiled_is_left_out(cache: Path, monkeypatch: 
     assert compiled(cache) == len(kernels) - 1
 
 
-WORKER = """
-import json, sys
-from fedchoir.engines.local.fused.compile_worker import serve
-
-class Parent:
-    requests = [[part.encode() for part in request] for request in json.loads(sys.argv[1])]
-
-    def receive(self):
-        if not self.requests:
-            sys.exit("torch" in sys.modules)
-        return self.requests.pop(0)
-
-    def send(self, answer):
-        print(*answer)
-
-serve(Parent())
-"""
-
-
-def test_a_worker_compiles_without_torch(cache: Path) -> None:
-    """Its import would take most of the worker's start."""
-    kernels = missing_kernels([model("efficientnet_b0@0.25")], INPUTS, CPU, torch.bfloat16)
-    one_of_each = [kernel[:3] for kernel in {kernel.module: kernel for kernel in kernels}.values()]
-    assert {where.rpartition(".")[2] for where, *_ in one_of_each} == {"norm", "depthwise", "squeeze_excite"}
-    requests = json.dumps([[json.dumps(["cuda", 90, 32])], *one_of_each])
-    done = subprocess.run([sys.executable, "-c", WORKER, requests], capture_output=True, text=True, timeout=300)
-    assert re.fullmatch("(b'[0-9a-f]{64}' b''\n){3}", done.stdout), done.stdout + done.stderr  # keys, and no errors
-    assert done.returncode == 0
-
-
-LIBCUDA = """
-#define F(name) int name(void) { return 0; }
-F(cuGetErrorString) F(cuFuncSetAttribute) F(cuPointerGetAttribute) F(cuCtxGetCurrent)
-F(cuDeviceGet) F(cuDevicePrimaryCtxRetain) F(cuCtxSetCurrent)
-"""
-
-
-@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
-def test_a_worker_compiles_what_launches_a_kernel(
-    cache: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With a library in place of the driver's, Triton builds what a first launch would, and finds it there."""
-    folder = tmp_path_factory.mktemp("libcuda")
-    (folder / "cuda.c").write_text(LIBCUDA)
-    library = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", "libcuda.so.1", "cuda.c"]
-    subprocess.run(["gcc", *library], cwd=folder, check=True)
-    monkeypatch.setenv("TRITON_LIBCUDA_PATH", str(folder))
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))  # of the worker
-    kernel = missing_kernels([model()], INPUTS, CPU, torch.float32)[0]
-    requests = json.dumps([[json.dumps(["cuda", 90, 32])], kernel[:3]])
-    done = subprocess.run([sys.executable, "-c", WORKER, requests], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr  # it still has no torch
-    assert len(list(cache.glob("*/__triton_launcher*.so"))) == 1
-
-    class Found(Exception):
-        pass
-
-    def load(name: str, path: str) -> None:
-        raise Found
-
-    monkeypatch.setattr("triton.runtime.build._load_module_from_path", load)
-    monkeypatch.setattr("triton.runtime.build._build", lambda *_: pytest.fail("it was not in the cache"))
-    monkeypatch.setattr(nvidia, "library_dirs", lambda: [str(folder)])
-    ready = getattr(import_module(kernel.module), kernel.name).preload(kernel.description)
-    with pytest.raises(Found):
-        nvidia.CudaLauncher(ready.src, ready.metadata)
-
-
 def test_who_stops_a_run_does_not_wait_for_all_kernels(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[Kernel] = []
 
@@ -278,62 +178,6 @@ def test_the_threads_of_an_engine_process_do_not_limit_how_many_processes_compil
     engine = LocalEngine(method, scenario, None, device=CPU, fused=True)
     assert asked == [16]
     assert "a note" in engine.notes
-
-
-HOLDER = """
-import sys, time, filelock
-with filelock.FileLock(sys.argv[1]):
-    print("held", flush=True)
-    time.sleep(600)
-"""
-
-
-@pytest.mark.parametrize("finished", [True, False])
-def test_a_kernel_that_another_process_compiles_is_waited_for(cache: Path, finished: bool) -> None:
-    """It is not compiled twice, unless the other process is killed before it has finished."""
-    kernels = missing_kernels([model()], INPUTS, CPU, torch.float32)
-    mark = module._mark(kernels[0])
-    mark.parent.mkdir()
-    holder = [sys.executable, "-c", HOLDER, str(mark.with_suffix(".lock"))]
-    with subprocess.Popen(holder, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout
-        assert other.stdout.readline() == "held\n"
-
-        def end() -> None:
-            while compiled(cache) < len(kernels) - 1:
-                sleep(0.05)
-            sleep(0.5)
-            if finished:
-                pretend_compiled(kernels[0])
-            other.kill()
-
-        ending = Thread(target=end)
-        ending.start()
-        notes = compile_ahead([model()], INPUTS, CPU, torch.float32, processes=2)
-        ending.join()
-    assert notes == []
-    assert compiled(cache) == len(kernels) - finished
-
-
-def pretend_compiled(kernel: Kernel) -> None:
-    """What is on disk after another process has compiled it, without the binary."""
-    key = "0" * 64
-    group = get_cache_manager(key)
-    group.put_group(f"{kernel.name}.json", {f"{kernel.name}.json": group.put("{}", f"{kernel.name}.json")})
-    module._mark(kernel).write_text(key)
-
-
-def test_a_kernel_that_never_gets_finished_elsewhere_is_left_to_its_first_launch(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "MAX_WAIT", 0.2)
-    kernels = missing_kernels([model()], INPUTS, CPU, torch.float32)
-    mark = module._mark(kernels[0])
-    mark.parent.mkdir()
-    with FileLock(mark.with_suffix(".lock")):
-        (note,) = compile_ahead([model()], INPUTS, CPU, torch.float32, processes=2)
-    assert f"({kernels[0].name}: another process did not compile it within 0.2 s)" in note
-    assert compiled(cache) == len(kernels) - 1
 
 
 def test_a_model_computes_with_no_memory_that_nobody_has_written(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -407,19 +251,4 @@ def test_a_system_without_more_processes_leaves_kernels_to_their_first_launch(
     (note,) = compile_ahead([model()], INPUTS, CPU, torch.float32, processes=2)
     assert note.startswith("9 of 9 kernels were not compiled ahead")
     assert "Resource temporarily unavailable" in note
-    assert compiled(cache) == 0
-
-
-@pytest.mark.parametrize("error", [NotImplementedError("no flock"), OSError(errno.ENOSYS, "no flock")])
-def test_a_file_system_without_locks_leaves_kernels_to_their_first_launch(
-    error: Exception, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first error is that of filelock before 3.25."""
-
-    def refuse(*_: object, **__: object) -> None:
-        raise error
-
-    monkeypatch.setattr(FileLock, "acquire", refuse)
-    (note,) = compile_ahead([model()], INPUTS, CPU, torch.float32, processes=2)
-    assert "no flock" in note
     assert compiled(cache) == 0
